@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <span>
+
+#include "gated_attention/core/view.hpp"
+
+namespace gated_attention {
+
+/// What a call reads: the rows of whole sequences, back to back.
+template <class Scalar>
+struct Batch {
+  MatrixView<const Scalar> x;              ///< [T, E], the pre-normed hidden states
+  std::span<const Index> lengths = {};     ///< tokens of each sequence, summing to T, zeros allowed; empty: one sequence
+  std::span<const Index> positions = {};   ///< of each row, for Rope; empty: 0, 1, … in each sequence
+};
+
+/// Where the scores of the gates go: for each position those of the last gate written there, after its activation,
+/// [T, heads, width]; heads is 1 for SharedHeads and HeadMean, width is 1 for Headwise. Empty: not wanted.
+template <class Scalar>
+struct GateScores {
+  HeadsView<Scalar> query = {};
+  HeadsView<Scalar> key = {};
+  HeadsView<Scalar> value = {};
+  HeadsView<Scalar> sdpa = {};
+  HeadsView<Scalar> output = {};  ///< [T, 1, E]
+};
+
+/// What a call can give beside y; an empty view is not wanted and costs nothing.
+template <class Scalar>
+struct Results {
+  HeadsView<Scalar> attention = {};     ///< [T, Hq, Dv], the SDPA output before any stage at Sdpa
+  MatrixView<Scalar> log_sum_exp = {};  ///< [T, Hq], ln Σ exp(score) of each row; −∞ where nothing is seen
+  MatrixView<Scalar> first_token_attention = {};  ///< [T, Hq], the probability of each sequence's first token; wants
+                                                  ///< log_sum_exp beside it
+  GateScores<Scalar> gate_scores = {};
+};
+
+/// How large a workspace is to be.
+struct Limits {
+  Index tokens = 0;     ///< of a whole batch
+  Index sequences = 1;  ///< in a batch
+  Index threads = 0;    ///< 0: what OpenMP would give
+};
+
+}  // namespace gated_attention

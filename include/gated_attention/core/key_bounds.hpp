@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+
+#include "gated_attention/core/index.hpp"
+
+namespace gated_attention {
+
+/// Which keys the query of row t sees: [begin(t), end(t)), a part of [0, keys). Every mask that
+/// bounds loops is such a pair of numbers; both never decrease as t grows. A query that sees
+/// nothing has begin == end.
+struct KeyBounds {
+  Index keys = 0;     ///< S
+  Index shift = 0;    ///< absolute index of query 0 among the keys; bottom-right alignment: S − T
+  Index before = -1;  ///< keys seen before the query's own position; −1: all
+  Index after = -1;   ///< keys seen after the query's own position; −1: all
+  Index prefix = 0;   ///< every query's end is at least this key (prefix-LM)
+
+  /// max(0, t + shift − before), at most keys
+  constexpr Index begin(Index t) const {
+    return before < 0 ? Index{0} : std::clamp(t + shift - before, Index{0}, keys);
+  }
+
+  /// min(keys, t + shift + after + 1), raised to the prefix and to begin(t)
+  constexpr Index end(Index t) const {
+    const Index own = after < 0 ? keys : std::clamp(t + shift + after + 1, Index{0}, keys);
+    return std::max({own, std::min(prefix, keys), begin(t)});
+  }
+};
+
+}  // namespace gated_attention

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <numbers>
+
+#include "gated_attention/kernel/call.hpp"
+
+namespace gated_attention {
+inline namespace GATED_ATTENTION_INSTRUCTION_SET {
+namespace kernel {
+
+/// o[t, h, :] = stages(Σ_s p[t, h, s] · v[s, h/G, :])      p = softmax(scale · q·k) over the keys that t sees
+template <class Scalar>
+void attend(const Call<Scalar>& call) {
+  const LayerPlan<Scalar>& plan = call.plan;
+  const Shape& shape = plan.shape;
+  const Index tokens = call.x.rows();
+  AttendArguments<Scalar> arguments;
+  arguments.query_heads = shape.query_heads;
+  arguments.kv_heads = shape.kv_heads;
+  arguments.key_dim = shape.head_dim;
+  arguments.value_dim = shape.value_width();
+  arguments.q = {call.memory.projected, tokens, shape.query_heads, shape.head_dim, plan.columns, plan.head_stride};
+  arguments.score_scale = static_cast<Scalar>(plan.scale * std::numbers::log2e);
+  arguments.sequences = call.memory.sequences;
+  arguments.sequence_count = call.sequence_count;
+  arguments.stages = call.stages.sdpa_tile.first;
+  arguments.stage_count = call.stages.sdpa_tile.count;
+  arguments.gate_logits = call.memory.projected;
+  arguments.gate_token_stride = plan.columns;
+  arguments.out = {call.memory.sdpa_output,        tokens, shape.query_heads, shape.value_width(),
+                   shape.query_heads * plan.value_stride, plan.value_stride};
+  arguments.attention = call.results.attention;
+  arguments.log_sum_exp = call.results.log_sum_exp;
+  attend(arguments, call.memory.attend, call.threads);
+}
+
+}  // namespace kernel
+}  // namespace GATED_ATTENTION_INSTRUCTION_SET
+}  // namespace gated_attention

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cmath>
+
+#include "gated_attention/kernel/call.hpp"
+
+namespace gated_attention {
+inline namespace GATED_ATTENTION_INSTRUCTION_SET {
+namespace kernel {
+
+/// p[t, h, 0] = exp(scale · q[t, h, :]·k[0, h/G, :] − lse[t, h]): what a query gives to its sequence's first key, from the
+/// log-sum-exp and without the matrix; 0 where it does not see that key.
+template <class Scalar>
+void record_first_token(const Call<Scalar>& call) {
+  const LayerPlan<Scalar>& plan = call.plan;
+  const Shape& shape = plan.shape;
+  for (Index i = 0; i < call.sequence_count; ++i) {
+    const AttendSequence<Scalar>& sequence = call.memory.sequences[i];
+    for (Index t = 0; t < sequence.tokens; ++t) {
+      const Index token = sequence.first_token + t;
+      const bool seen = sequence.bounds.begin(t) == 0 && sequence.bounds.end(t) > 0;
+      for (Index h = 0; h < shape.query_heads; ++h) {
+        const Scalar* const q = call.projected_row(token) + h * plan.head_stride;
+        const Scalar* const k =
+            call.projected_row(sequence.first_token) + plan.key_column + h / shape.group() * plan.head_stride;
+        double score = 0;
+        for (Index c = 0; c < shape.head_dim; ++c) score += static_cast<double>(q[c]) * static_cast<double>(k[c]);
+        const double lse = static_cast<double>(call.results.log_sum_exp(token, h));
+        call.results.first_token_attention(token, h) =
+            seen ? static_cast<Scalar>(std::exp(plan.scale * score - lse)) : Scalar(0);
+      }
+    }
+  }
+}
+
+}  // namespace kernel
+}  // namespace GATED_ATTENTION_INSTRUCTION_SET
+}  // namespace gated_attention

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+
+#include "gated_attention/kernel/call.hpp"
+
+namespace gated_attention {
+inline namespace GATED_ATTENTION_INSTRUCTION_SET {
+namespace kernel {
+
+/// scores[t, h, c] = activation(logit[t, h, c]) of one gate      (averaged scores and constants as
+/// they are)
+template <class Scalar>
+void record_scores(const Call<Scalar>& call, const StagePlan<Scalar>& stage,
+                   const HeadsView<Scalar>& scores) {
+  for (Index t = 0; t < scores.tokens(); ++t) {
+    const Scalar* const logits = stage.from_hidden ? call.projected_row(t) + stage.first_column
+                                                   : call.weights.stages + stage.parameter_offset;
+    for (Index h = 0; h < scores.heads(); ++h) {
+      if (stage.averaged)
+        std::copy_n(logits, scores.width(), scores.row(t, h));
+      else
+        stage.activate(logits + h * scores.width(), scores.width(), scores.row(t, h));
+    }
+  }
+}
+
+/// The view of results for the gates at a position.
+template <class Scalar>
+const HeadsView<Scalar>& scores_at(const GateScores<Scalar>& scores, Position position) {
+  switch (position) {
+    case Position::query:
+      return scores.query;
+    case Position::key:
+      return scores.key;
+    case Position::value:
+      return scores.value;
+    case Position::sdpa:
+      return scores.sdpa;
+    default:
+      return scores.output;
+  }
+}
+
+/// Writes the scores that were asked for. Runs behind `prepare`, which averages; the logits stand
+/// until the next call.
+template <class Scalar>
+void record_gate_scores(const Call<Scalar>& call) {
+  for (const StagePlan<Scalar>& stage : call.plan.stages) {
+    if (stage.kind != StagePlan<Scalar>::Kind::gate) continue;
+    const HeadsView<Scalar>& scores = scores_at(call.results.gate_scores, stage.position);
+    if (!scores.empty()) record_scores(call, stage, scores);
+  }
+}
+
+}  // namespace kernel
+}  // namespace GATED_ATTENTION_INSTRUCTION_SET
+}  // namespace gated_attention

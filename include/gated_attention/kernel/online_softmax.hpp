@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "gated_attention/core/memory.hpp"
+#include "gated_attention/math/exp.hpp"
+#include "gated_attention/math/panel.hpp"
+
+namespace gated_attention {
+inline namespace GATED_ATTENTION_INSTRUCTION_SET {
+
+/// Keys of one softmax step, which begins at an absolute multiple of it. Part of the order of sums:
+/// depends on nothing.
+inline constexpr Index softmax_keys = 128;
+
+/// Keys after which maximum, sum and output start afresh, at absolute multiples; the parts are
+/// merged in ascending order. Part of the order of sums.
+inline constexpr Index restart_keys = 2048;
+
+namespace kernel {
+
+template <class Scalar>
+inline constexpr Scalar minus_infinity = -std::numeric_limits<Scalar>::infinity();
+
+/// What a segment of keys leaves of some rows: the row's softmax(s)·V over the segment is output /
+/// sum.
+///
+///   maximum[r] = max s[r,:]    sum[r] = Σ 2^(s[r,:] − maximum[r])    output[r,:] = Σ 2^(s[r,:] −
+///   maximum[r])·v[:]
+///
+/// s is in units of log2. A row that saw nothing has maximum −inf and sum exactly 0, and its output
+/// is unwritten memory; every other row's sum is at least 1, or NaN.
+template <class Scalar>
+struct SoftmaxPart {
+  Scalar* maximum = nullptr;  ///< [rows], a packet more
+  Scalar* sum = nullptr;      ///< [rows]
+  Scalar* output = nullptr;   ///< [rows, output_stride]
+
+  void take(detail::Arena& arena, Index rows, Index output_stride) {
+    maximum = arena.take<Scalar>(rows + lanes<Scalar>);
+    sum = arena.take<Scalar>(rows);
+    output = arena.take<Scalar>(rows * output_stride);
+  }
+};
+
+/// maximum, or 0 where it is −inf: a row that has seen nothing gives 2^(−inf − 0) = 0 and never
+/// −inf − (−inf).
+template <class Scalar>
+GATED_ATTENTION_INLINE Packet<Scalar> finite_reference(const Packet<Scalar>& maximum) {
+  return Eigen::internal::pselect(
+      Eigen::internal::pcmp_eq(maximum, packet::broadcast<Scalar>(minus_infinity<Scalar>)),
+      packet::zero<Scalar>(), maximum);
+}
+
+/// maximum ← max(maximum, max(lane_maxima[r])), factor = 2^(old maximum − new maximum)      rows
+/// [first, last)
+///
+/// lane_maxima: [rows, lanes]. maximum, factor and step_maximum may be written a packet past
+/// `last`: the maxima there keep their value.
+template <class Scalar>
+void raise_maxima(const Scalar* lane_maxima, Index first, Index last, Scalar* step_maximum,
+                  Scalar* maximum, Scalar* factor) {
+  for (Index r = first; r < last; ++r)
+    step_maximum[r] =
+        Eigen::internal::predux_max(packet::load<Scalar>(lane_maxima + r * lanes<Scalar>));
+  packet::store<Scalar>(step_maximum + last, packet::broadcast<Scalar>(minus_infinity<Scalar>));
+  for (Index r = first; r < last; r += lanes<Scalar>) {
+    const Packet<Scalar> before = packet::load<Scalar>(maximum + r);
+    const Packet<Scalar> after =
+        Eigen::internal::pmax(before, packet::load<Scalar>(step_maximum + r));
+    packet::store<Scalar>(factor + r, packet::exp2<Scalar>(Eigen::internal::psub(
+                                          before, finite_reference<Scalar>(after))));
+    packet::store<Scalar>(maximum + r, after);
+  }
+}
+
+/// s ← 2^(s − maximum) over `packets` packets of one row, lane_sum ← factor·lane_sum + Σ packets
+template <class Scalar>
+GATED_ATTENTION_INLINE void exponentiate(Scalar* scores, Index packets, Scalar maximum,
+                                         Scalar factor, Scalar* lane_sum) {
+  const Packet<Scalar> reference = finite_reference<Scalar>(packet::broadcast<Scalar>(maximum));
+  Packet<Scalar> sum =
+      Eigen::internal::pmul(packet::load<Scalar>(lane_sum), packet::broadcast<Scalar>(factor));
+  for (Index j = 0; j < packets; ++j) {
+    Scalar* at = scores + j * lanes<Scalar>;
+    const Packet<Scalar> weight =
+        packet::exp2<Scalar>(Eigen::internal::psub(packet::load<Scalar>(at), reference));
+    packet::store<Scalar>(at, weight);
+    sum = Eigen::internal::padd(sum, weight);
+  }
+  packet::store<Scalar>(lane_sum, sum);
+}
+
+/// total ← total ∪ part, as if one softmax had seen total's keys, then part's:
+///
+///   m = max(m₁, m₂)    sum = 2^(m₁−m)·sum₁ + 2^(m₂−m)·sum₂    output likewise
+///
+/// A side that saw nothing leaves the other's bits as they are, and its output is not read.
+template <class Scalar>
+void merge(const SoftmaxPart<Scalar>& total, const SoftmaxPart<Scalar>& part, Index rows,
+           Index output_stride) {
+  for (Index r = 0; r < rows; ++r) {
+    if (part.sum[r] == Scalar(0)) continue;
+    const bool fresh = total.sum[r] == Scalar(0);
+    const Scalar before = total.maximum[r];
+    const Scalar maximum = before > part.maximum[r] ? before : part.maximum[r];
+    const Packet<Scalar> reference = finite_reference<Scalar>(packet::broadcast<Scalar>(maximum));
+    const auto factor_of = [&](Scalar own) {
+      return packet::exp2<Scalar>(Eigen::internal::psub(packet::broadcast<Scalar>(own), reference));
+    };
+    const Packet<Scalar> keep = factor_of(before), join = factor_of(part.maximum[r]);
+    const auto joined = [&](const Packet<Scalar>& old, const Packet<Scalar>& next) {
+      return Eigen::internal::pmadd(old, keep, Eigen::internal::pmul(next, join));
+    };
+    Scalar* to = total.output + r * output_stride;
+    const Scalar* from = part.output + r * output_stride;
+    for (Index c = 0; c < output_stride; c += lanes<Scalar>) {
+      const Packet<Scalar> next = packet::load<Scalar>(from + c);
+      packet::store<Scalar>(to + c, fresh ? next : joined(packet::load<Scalar>(to + c), next));
+    }
+    const Packet<Scalar> sum = packet::broadcast<Scalar>(part.sum[r]);
+    total.sum[r] =
+        fresh ? part.sum[r]
+              : Eigen::internal::pfirst(joined(packet::broadcast<Scalar>(total.sum[r]), sum));
+    total.maximum[r] = fresh ? part.maximum[r] : maximum;
+  }
+}
+
+}  // namespace kernel
+}  // namespace GATED_ATTENTION_INSTRUCTION_SET
+}  // namespace gated_attention

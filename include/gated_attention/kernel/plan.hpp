@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "gated_attention/math/packet.hpp"
+#include "gated_attention/policy/row_functions.hpp"
+
+// A layer as numbers: what its type means, in the form that pack and the four steps read. Compiled
+// once per scalar; a layer's constructor fills it in.
+
+namespace gated_attention {
+inline namespace GATED_ATTENTION_INSTRUCTION_SET {
+namespace kernel {
+
+enum class BiasShape { none, per_logit, per_head };
+
+/// One row stage as numbers.
+template <class Scalar>
+struct StagePlan {
+  enum class Kind { gate, normalize, activate, scale, rotate };
+  /// scores[0, count) = activation(logits[0, count))
+  using Activate = void (*)(const Scalar* logits, Index count, Scalar* scores);
+
+  Kind kind = Kind::scale;
+  Position position = Position::query;
+  typename RowStage<Scalar>::Run run = nullptr;
+  detail::StageTensors tensors;  ///< what it learns
+  double number = 0;             ///< eps or factor
+  bool whole_row = false;        ///< reads all heads of a token at once
+
+  bool elementwise = false;  ///< gate: a logit per channel; else one per head
+  bool shared = false;       ///< gate: one row of logits for all heads
+  bool averaged = false;     ///< gate: scores averaged over the heads
+  bool from_hidden = false;  ///< gate: logits are columns of the projection
+  BiasShape bias = BiasShape::none;
+  Activate activate = nullptr;
+  Index first_column = 0;  ///< gate from hidden: its first column of the projection
+  Index parameter_offset =
+      -1;  ///< norm multiplier or constant logits: where in PackedTensors::stages; −1: none
+  Index first_tensor =
+      -1;  ///< its weight among the layer's tensors, its bias behind it; −1: learns nothing
+
+  bool offset_from_one = false;  ///< norm: multiplies by 1 + w
+
+  Index first_dim = 0, rotary_dim = 0, pairs = 0, rotated_pairs = 0;  ///< rotation
+
+  /// Numbers it reads from PackedTensors::stages. Constant averaged scores are averaged when they
+  /// are packed.
+  Index parameters(const Shape& shape) const {
+    if (kind == Kind::normalize) return tensors.weight_columns;
+    if (kind != Kind::gate || from_hidden) return 0;
+    return averaged ? logit_width(shape) : logits(shape);
+  }
+
+  Index logit_heads(const Shape& shape) const {
+    return shared ? 1 : detail::heads_at(position, shape);
+  }
+  Index logit_width(const Shape& shape) const {
+    return elementwise ? detail::width_at(position, shape) : 1;
+  }
+  Index logits(const Shape& shape) const { return logit_heads(shape) * logit_width(shape); }
+};
+
+/// The rotation of a layer: its frequencies, in double.
+struct RotationPlan {
+  std::vector<double> frequencies;  ///< one per turned pair; empty: none
+  double attention_factor = 1;      ///< multiplies cos and sin
+};
+
+template <class Scalar>
+struct LayerPlan {
+  Shape shape;
+  double scale = 1;  ///< multiplies q·k
+  detail::MaskRule mask;
+  bool query_bias = false, key_bias = false, value_bias = false, output_bias = false;
+  std::vector<StagePlan<Scalar>> stages;  ///< written out, in written order
+  RotationPlan rotation;
+
+  // One pass over x gives a row [q | k | v | gate logits] per token. A head's row is padded to
+  // whole packets, so that stages may work on it in place; a section starts on a packet.
+  Index head_stride = 0;   ///< head_dim in whole packets
+  Index value_stride = 0;  ///< value_dim in whole packets
+  Index key_column = 0, value_column = 0, gate_column = 0;
+  Index columns = 0;
+  Index stage_parameters = 0;  ///< numbers in PackedTensors::stages
+};
+
+/// Channels that a Rope turns: to the end of the head where it does not say.
+template <class Pairing>
+Index rotary_dim(const Shape& shape, const Rope<Pairing>& rope) {
+  return rope.rotary_dim == 0 ? shape.head_dim - rope.first_dim : rope.rotary_dim;
+}
+
+/// The frequencies of the layer's rotation.
+template <class Scalar, class Pairing>
+void plan_rotation(LayerPlan<Scalar>& plan, const Rope<Pairing>& rope) {
+  const Index channels = rotary_dim(plan.shape, rope);
+  const Index turned = rope.rotated_pairs == 0 ? channels / 2 : rope.rotated_pairs;
+  plan.rotation.frequencies.resize(static_cast<std::size_t>(turned > 0 ? turned : 0));
+  detail::inverse_frequencies(rope.theta, channels, turned, rope.yarn ? &*rope.yarn : nullptr,
+                      plan.rotation.frequencies.data());
+  if (rope.yarn) plan.rotation.attention_factor = detail::attention_factor(*rope.yarn);
+}
+
+/// Lays the columns of the projection and the stages' parameters out.
+template <class Scalar>
+void lay_out(LayerPlan<Scalar>& plan) {
+  const Shape& shape = plan.shape;
+  plan.head_stride = detail::round_up(shape.head_dim, lanes<Scalar>);
+  plan.value_stride = detail::round_up(shape.value_width(), lanes<Scalar>);
+  plan.key_column = shape.query_heads * plan.head_stride;
+  plan.value_column = plan.key_column + shape.kv_heads * plan.head_stride;
+  plan.gate_column = plan.value_column + shape.kv_heads * plan.value_stride;
+  plan.columns = plan.gate_column;
+  for (StagePlan<Scalar>& stage : plan.stages) {
+    if (const Index parameters = stage.parameters(shape); parameters > 0) {
+      stage.parameter_offset = plan.stage_parameters;
+      plan.stage_parameters += parameters;
+    }
+    if (!stage.from_hidden) continue;
+    stage.first_column = plan.columns;
+    plan.columns += detail::round_up(stage.logits(shape), lanes<Scalar>);
+  }
+}
+
+/// Appends a written-out row stage to the plan.
+template <class Scalar, class Stage>
+void add_stage(LayerPlan<Scalar>& plan, Position position, const Stage& stage) {
+  StagePlan<Scalar> entry;
+  entry.position = position;
+  entry.run = row_function<Scalar, Stage>();
+  entry.tensors = Stage::tensors(plan.shape);
+  if constexpr (detail::is_gate<Stage>) {
+    entry.kind = StagePlan<Scalar>::Kind::gate;
+    entry.elementwise = Stage::elementwise;
+    entry.shared = Stage::shared;
+    entry.averaged = Stage::averaged;
+    entry.from_hidden = Stage::from_hidden;
+    entry.bias = std::is_same_v<typename Stage::bias, Bias>       ? BiasShape::per_logit
+                 : std::is_same_v<typename Stage::bias, HeadBias> ? BiasShape::per_head
+                                                                  : BiasShape::none;
+    entry.activate = &activate_logits<Scalar, typename Stage::activation>;
+  } else if constexpr (detail::is_normalize<Stage>) {
+    entry.kind = StagePlan<Scalar>::Kind::normalize;
+    entry.number = stage.eps;
+    entry.whole_row = Stage::norm::over_row;
+    entry.offset_from_one =
+        std::is_same_v<typename Stage::norm::weight_convention, weight::OffsetFromOne>;
+  } else if constexpr (detail::is_activate<Stage>) {
+    entry.kind = StagePlan<Scalar>::Kind::activate;
+  } else if constexpr (detail::is_rope<Stage>) {
+    entry.kind = StagePlan<Scalar>::Kind::rotate;
+    entry.first_dim = stage.first_dim;
+    entry.rotary_dim = rotary_dim(plan.shape, stage);
+    entry.pairs = entry.rotary_dim / 2;
+    entry.rotated_pairs = stage.rotated_pairs == 0 ? entry.pairs : stage.rotated_pairs;
+  } else {
+    entry.kind = StagePlan<Scalar>::Kind::scale;
+    entry.number = stage.factor;
+  }
+  plan.stages.push_back(entry);
+}
+
+}  // namespace kernel
+}  // namespace GATED_ATTENTION_INSTRUCTION_SET
+}  // namespace gated_attention

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cmath>
+#include <functional>
+
+#include "gated_attention/core/parallel.hpp"
+#include "gated_attention/kernel/call.hpp"
+#include "gated_attention/kernel/gate_scores.hpp"
+#include "gated_attention/layer/tensors.hpp"
+
+// From meaning to numbers: a layer's plan, the checks of its numbers and of a call's, all before anything is written.
+
+namespace gated_attention {
+inline namespace GATED_ATTENTION_INSTRUCTION_SET {
+namespace kernel {
+
+/// The plan of a layer of these (written-out) stages.
+template <class Scalar, class... Stages>
+LayerPlan<Scalar> make_plan(const Shape& shape, const StageList<Stages...>& stages) {
+  const StageList<Stages...>* const type = nullptr;
+  LayerPlan<Scalar> plan;
+  plan.shape = shape;
+  plan.mask = Causal{}.rule();
+  plan.query_bias = detail::has_projection_bias<at::Query>(type);
+  plan.key_bias = detail::has_projection_bias<at::Key>(type);
+  plan.value_bias = detail::has_projection_bias<at::Value>(type);
+  plan.output_bias = detail::has_projection_bias<at::Output>(type);
+  stages.for_each([&plan](const auto& gated_attention_stage) {
+    using Stage = std::remove_cvref_t<decltype(gated_attention_stage)>;
+    if constexpr (detail::Mask<Stage>) plan.mask = gated_attention_stage.rule();
+    if constexpr (detail::is_rope<Stage>) plan_rotation(plan, gated_attention_stage);
+  });
+  detail::for_each_row_stage(stages, [&plan](const auto& gated_attention_stage, Position position) {
+    add_stage(plan, position, gated_attention_stage);
+  });
+  return plan;
+}
+
+inline void check_shape(const char* function, const Shape& shape) {
+  const auto at_least = [function](const char* extent, Index value, Index least) {
+    if (value < least) detail::raise<ShapeError>(function, ": ", extent, " is ", value, ", the least is ", least);
+  };
+  at_least("model_dim", shape.model_dim, 1);
+  at_least("query_heads", shape.query_heads, 1);
+  at_least("kv_heads", shape.kv_heads, 1);
+  at_least("head_dim", shape.head_dim, 1);
+  at_least("value_dim", shape.value_dim, 0);
+  if (shape.query_heads % shape.kv_heads != 0)
+    detail::raise<ShapeError>(function, ": query_heads is ", shape.query_heads, ", not a multiple of kv_heads, ",
+                              shape.kv_heads);
+}
+
+template <class Scalar>
+void check_stage(const char* function, const StagePlan<Scalar>& stage, const Shape& shape) {
+  using Kind = typename StagePlan<Scalar>::Kind;
+  const auto place = detail::name_of(stage.position);
+  if (stage.kind == Kind::normalize && !(stage.number >= 0 && std::isfinite(stage.number)))
+    detail::raise<ShapeError>(function, ": eps of the norm at ", place, " is ", stage.number,
+                              ", it must be finite and at least 0");
+  if (stage.kind == Kind::scale && !std::isfinite(stage.number))
+    detail::raise<ShapeError>(function, ": the factor at ", place, " is ", stage.number, ", it must be finite");
+  if (stage.kind != Kind::rotate) return;
+  if (stage.first_dim < 0 || stage.rotary_dim < 2 || stage.rotary_dim % 2 != 0)
+    detail::raise<ShapeError>(function, ": Rope's rotary_dim is ", stage.rotary_dim, " from first_dim ",
+                              stage.first_dim, ", it must be even, at least 2, and start at 0 or later");
+  if (stage.first_dim + stage.rotary_dim > shape.head_dim)
+    detail::raise<ShapeError>(function, ": Rope turns channels ", stage.first_dim, " to ",
+                              stage.first_dim + stage.rotary_dim, ", head_dim is ", shape.head_dim);
+  if (stage.rotated_pairs < 1 || stage.rotated_pairs > stage.pairs)
+    detail::raise<ShapeError>(function, ": Rope's rotated_pairs is ", stage.rotated_pairs, ", rotary_dim has ",
+                              stage.pairs, " pairs");
+}
+
+/// Checks the numbers of a plan, then lays its columns out.
+template <class Scalar>
+void finish_plan(const char* function, LayerPlan<Scalar>& plan, const std::vector<Index>& first_tensors) {
+  check_shape(function, plan.shape);
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    check_stage(function, plan.stages[i], plan.shape);
+    plan.stages[i].first_tensor = first_tensors[i];
+  }
+  plan.scale = 1 / std::sqrt(static_cast<double>(plan.shape.head_dim));
+  lay_out(plan);
+}
+
+inline Limits complete_limits(const Limits& limits) {
+  Limits complete = limits;
+  if (complete.threads == 0) complete.threads = default_threads();
+  const auto at_least = [](const char* name, Index value, Index least) {
+    if (value < least) detail::raise<ShapeError>("Workspace: ", name, " is ", value, ", the least is ", least);
+  };
+  at_least("limits.tokens", complete.tokens, 0);
+  at_least("limits.sequences", complete.sequences, 1);
+  at_least("limits.threads", complete.threads, 1);
+  return complete;
+}
+
+/// What a call is made with, before its batch.
+template <class Scalar>
+struct CallObjects {
+  const char* function;
+  const LayerPlan<Scalar>& plan;
+  const Shape& weights_shape;
+  const PackedTensors<Scalar>& weights;
+  const Shape& workspace_shape;
+  const Limits& limits;
+  const WorkspaceMemory<Scalar>& memory;
+};
+
+/// Refuses `name` [rows, columns] where the call needs other extents.
+inline void check_extents(const char* function, const char* name, Index rows, Index columns, Index wanted_rows,
+                          Index wanted_columns, const char* wanted) {
+  if (columns != wanted_columns)
+    detail::raise<ShapeError>(function, ": ", name, " has ", columns, " columns, the layer's ", wanted, " is ",
+                              wanted_columns);
+  if (rows != wanted_rows)
+    detail::raise<ShapeError>(function, ": ", name, " has ", rows, " rows, the batch has ", wanted_rows, " tokens");
+}
+
+template <class Scalar>
+void check_heads(const char* function, const char* name, const HeadsView<Scalar>& view, Index tokens, Index heads,
+                 Index width) {
+  if (view.empty()) return;
+  const auto equal = [&](const char* extent, Index value, Index wanted) {
+    if (value != wanted)
+      detail::raise<ShapeError>(function, ": ", name, " has ", value, " ", extent, ", the call gives ", wanted);
+  };
+  equal("tokens", view.tokens(), tokens);
+  equal("heads", view.heads(), heads);
+  equal("channels", view.width(), width);
+}
+
+/// The layer, the weights, the workspace and the batch belong together.
+template <class Scalar>
+void check_objects(const CallObjects<Scalar>& objects, const Batch<Scalar>& batch) {
+  const char* const function = objects.function;
+  const auto same_shape = [&](const char* what, const Shape& shape) {
+    if (shape == objects.plan.shape) return;
+    const Shape& own = objects.plan.shape;
+    detail::raise<ShapeError>(function, ": ", what, " for a layer of model_dim ", shape.model_dim, ", ",
+                              shape.query_heads, " query heads, ", shape.kv_heads, " kv heads, head_dim ",
+                              shape.head_dim, ", value_dim ", shape.value_width(), "; this layer's are ", own.model_dim,
+                              ", ", own.query_heads, ", ", own.kv_heads, ", ", own.head_dim, ", ", own.value_width());
+  };
+  same_shape("the weights were packed", objects.weights_shape);
+  same_shape("the workspace was made", objects.workspace_shape);
+  if (objects.weights.input.columns != objects.plan.columns)
+    detail::raise<ShapeError>(function, ": the weights were packed with ", objects.weights.input.columns,
+                              " columns, this layer has ", objects.plan.columns);
+  if (batch.x.rows() > objects.limits.tokens)
+    detail::raise<ShapeError>(function, ": the batch has ", batch.x.rows(), " tokens, the workspace was made for ",
+                              objects.limits.tokens);
+  const Index sequences = batch.lengths.empty() ? 1 : static_cast<Index>(batch.lengths.size());
+  if (sequences > objects.limits.sequences)
+    detail::raise<ShapeError>(function, ": the batch has ", sequences, " sequences, the workspace was made for ",
+                              objects.limits.sequences);
+}
+
+template <class Scalar>
+void check_batch(const char* function, const Batch<Scalar>& batch) {
+  const Index tokens = batch.x.rows();
+  Index sum = 0;
+  for (const Index length : batch.lengths) {
+    if (length < 0) detail::raise<ShapeError>(function, ": a length is ", length, ", the least is 0");
+    if (length > tokens - sum)
+      detail::raise<ShapeError>(function, ": the lengths sum to at least ", sum + length, ", x has ", tokens, " rows");
+    sum += length;
+  }
+  if (!batch.lengths.empty() && sum != tokens)
+    detail::raise<ShapeError>(function, ": the lengths sum to ", sum, ", x has ", tokens, " rows");
+  if (!batch.positions.empty() && static_cast<Index>(batch.positions.size()) != tokens)
+    detail::raise<ShapeError>(function, ": there are ", batch.positions.size(), " positions, x has ", tokens, " rows");
+}
+
+/// y is x itself, or apart from it.
+template <class Scalar>
+void check_alias(const char* function, const MatrixView<const Scalar>& x, const MatrixView<Scalar>& y) {
+  if (x.rows() == 0 || (x.data() == y.data() && (x.row_stride() == y.row_stride() || x.rows() == 1))) return;
+  const Scalar* const x_end = x.row(x.rows() - 1) + x.columns();
+  const Scalar* const y_end = y.row(y.rows() - 1) + y.columns();
+  const bool apart = !std::less<>{}(x.data(), y_end) || !std::less<const Scalar*>{}(y.data(), x_end);
+  // Interleaved rows of one matrix, x left and y right, are apart too.
+  const Index stride = x.row_stride();
+  const Index gap = y.data() - x.data();
+  const bool side_by_side = stride == y.row_stride() && (gap > 0 ? gap >= x.columns() && gap + y.columns() <= stride
+                                                                 : -gap >= y.columns() && x.columns() - gap <= stride);
+  if (!apart && !side_by_side)
+    detail::raise<ShapeError>(function, ": y overlaps x ", gap,
+                              " elements behind its start: y must be x itself or lie apart from it");
+}
+
+template <class Scalar>
+void check_results(const char* function, const LayerPlan<Scalar>& plan, const Results<Scalar>& results, Index tokens) {
+  const Shape& shape = plan.shape;
+  check_heads(function, "results.attention", results.attention, tokens, shape.query_heads, shape.value_width());
+  if (!results.log_sum_exp.empty())
+    check_extents(function, "results.log_sum_exp", results.log_sum_exp.rows(), results.log_sum_exp.columns(), tokens,
+                  shape.query_heads, "query_heads");
+  const MatrixView<Scalar>& first = results.first_token_attention;
+  if (!first.empty()) {
+    check_extents(function, "results.first_token_attention", first.rows(), first.columns(), tokens,
+                  shape.query_heads, "query_heads");
+    if (results.log_sum_exp.empty())
+      detail::raise<ShapeError>(function, ": results.first_token_attention of ", tokens,
+                                " rows is computed from results.log_sum_exp, which has ", 0);
+  }
+  bool gated[5] = {};
+  for (const StagePlan<Scalar>& stage : plan.stages) {
+    if (stage.kind != StagePlan<Scalar>::Kind::gate) continue;
+    gated[static_cast<int>(stage.position)] = true;
+    check_heads(function, "results.gate_scores", scores_at(results.gate_scores, stage.position), tokens,
+                stage.averaged ? 1 : stage.logit_heads(shape), stage.logit_width(shape));
+  }
+  for (int position = 0; position < 5; ++position)
+    if (!gated[position] && !scores_at(results.gate_scores, static_cast<Position>(position)).empty())
+      detail::raise<ShapeError>(function, ": results.gate_scores asks for ", scores_at(results.gate_scores,
+                                static_cast<Position>(position)).tokens(), " rows of scores at ",
+                                detail::name_of(static_cast<Position>(position)), ", where the layer has 0 gates");
+}
+
+/// A stage with pointers for its numbers.
+template <class Scalar>
+RowStage<Scalar> bind_stage(const LayerPlan<Scalar>& plan, const StagePlan<Scalar>& stage, const Scalar* parameters) {
+  const Shape& shape = plan.shape;
+  RowStage<Scalar> bound;
+  bound.run = stage.run;
+  bound.width = detail::width_at(stage.position, shape);
+  bound.number = static_cast<Scalar>(stage.number);
+  bound.parameter = stage.parameter_offset < 0 ? nullptr : parameters + stage.parameter_offset;
+  bound.logits_offset = stage.from_hidden ? stage.first_column : 0;
+  bound.logits_head_stride = stage.shared || stage.averaged ? 0 : stage.logit_width(shape);
+  bound.first_dim = stage.first_dim;
+  bound.pairs = stage.pairs;
+  bound.rotated_pairs = stage.rotated_pairs;
+  return bound;
+}
+
+/// Binds the stages, in the order of StageTable, into the workspace.
+template <class Scalar>
+StageTable<Scalar> bind_stages(const LayerPlan<Scalar>& plan, const Scalar* parameters, RowStage<Scalar>* to) {
+  const auto take = [&](Position position, auto wanted) {
+    BoundStages<Scalar> bound{to, 0};
+    bool whole_row_seen = false;
+    for (const StagePlan<Scalar>& stage : plan.stages) {
+      if (stage.position != position) continue;
+      whole_row_seen = whole_row_seen || stage.whole_row;
+      if (!wanted(whole_row_seen)) continue;
+      *to++ = bind_stage(plan, stage, parameters);
+      ++bound.count;
+    }
+    return bound;
+  };
+  const auto all = [](bool) { return true; };
+  StageTable<Scalar> table;
+  table.query = take(Position::query, all);
+  table.key = take(Position::key, all);
+  table.value = take(Position::value, all);
+  table.sdpa_tile = take(Position::sdpa, [](bool whole_row_seen) { return !whole_row_seen; });
+  table.sdpa_row = take(Position::sdpa, [](bool whole_row_seen) { return whole_row_seen; });
+  table.output = take(Position::output, all);
+  return table;
+}
+
+/// Checks everything, then sets the call's tables up in the workspace.
+template <class Scalar>
+Call<Scalar> begin_forward(const CallObjects<Scalar>& objects, const Batch<Scalar>& batch, const MatrixView<Scalar>& y,
+                           const Results<Scalar>& results) {
+  const LayerPlan<Scalar>& plan = objects.plan;
+  const Shape& shape = plan.shape;
+  const Index tokens = batch.x.rows();
+  check_extents(objects.function, "x", tokens, batch.x.columns(), tokens, shape.model_dim, "model_dim");
+  check_extents(objects.function, "y", y.rows(), y.columns(), tokens, shape.model_dim, "model_dim");
+  check_objects(objects, batch);
+  check_batch(objects.function, batch);
+  check_alias(objects.function, batch.x, y);
+  check_results(objects.function, plan, results, tokens);
+
+  const WorkspaceMemory<Scalar>& memory = objects.memory;
+  const Index sequences = batch.lengths.empty() ? 1 : static_cast<Index>(batch.lengths.size());
+  const KeyValueLayout<Scalar> layout{shape.head_dim, shape.value_width()};
+  SequencePlace place;
+  for (Index i = 0; i < sequences; ++i) {
+    place.tokens = batch.lengths.empty() ? tokens : batch.lengths[static_cast<std::size_t>(i)];
+    const Index blocks = detail::divide_up(place.tokens, block_keys);
+    memory.places[i] = place;
+    memory.sequences[i] = {
+        .first_token = place.first_token,
+        .tokens = place.tokens,
+        .bounds = plan.mask.bounds(place.tokens, place.tokens),
+        .blocks = {memory.blocks + place.first_block * shape.kv_heads * layout.elements(), layout.elements(),
+                   blocks * layout.elements(), nullptr, 0}};
+    place.first_token += place.tokens;
+    place.first_block += blocks;
+  }
+  return {.plan = plan,
+          .weights = objects.weights,
+          .memory = memory,
+          .stages = bind_stages(plan, objects.weights.stages, memory.stages),
+          .x = batch.x,
+          .positions = batch.positions.empty() ? nullptr : batch.positions.data(),
+          .sequence_count = sequences,
+          .block_count = place.first_block,
+          .y = y,
+          .results = results,
+          .threads = objects.limits.threads};
+}
+
+}  // namespace kernel
+}  // namespace GATED_ATTENTION_INSTRUCTION_SET
+}  // namespace gated_attention

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <sstream>
+#include <string>
+
+#include "gated_attention/layer/parameters.hpp"
+#include "gated_attention/policy/stage_list.hpp"
+
+namespace gated_attention {
+namespace detail {
+
+template <class T>
+std::string activation_name() {
+  if constexpr (requires { T::name; })
+    return std::string(T::name);
+  else
+    return "user-defined";
+}
+
+template <class Stage>
+void describe_stage(std::ostream& out, const Stage& stage) {
+  if constexpr (is_gate<Stage>) {
+    out << (Stage::elementwise ? "elementwise " : "headwise ") << activation_name<typename Stage::activation>()
+        << " gate " << (std::is_same_v<typename Stage::combine, Multiply> ? "times " : "added to ")
+        << name_of(PositionOf<typename Stage::position>::value);
+    if (Stage::shared) out << ", shared by all heads";
+    if (Stage::averaged) out << ", averaged over heads";
+    if (!Stage::from_hidden) out << ", constant";
+    if (std::is_same_v<typename Stage::bias, Bias>) out << ", with bias";
+    if (std::is_same_v<typename Stage::bias, HeadBias>) out << ", with a bias per head";
+  } else if constexpr (is_normalize<Stage>) {
+    using Weight = typename Stage::norm::weight_convention;
+    out << "RMSNorm"
+        << (std::is_same_v<Weight, weight::OffsetFromOne> ? " (1+w)"
+            : std::is_same_v<Weight, weight::Weightless>  ? " (weightless)"
+                                                          : " (w)")
+        << " of " << name_of(PositionOf<typename Stage::position>::value)
+        << (Stage::norm::over_row ? " over the whole row" : "") << ", eps " << double{stage.eps};
+  } else if constexpr (is_activate<Stage>) {
+    out << activation_name<typename Stage::activation>() << " of "
+        << name_of(PositionOf<typename Stage::position>::value);
+  } else if constexpr (is_scale<Stage>) {
+    out << name_of(PositionOf<typename Stage::position>::value) << " times " << double{stage.factor};
+  } else if constexpr (is_rope<Stage>) {
+    out << "RoPE" << (std::is_same_v<typename Stage::pairing_order, pairing::Interleaved> ? " interleaved" : "")
+        << ", theta " << double{stage.theta};
+    if (stage.rotary_dim != 0) out << ", " << stage.rotary_dim << " channels";
+    if (stage.first_dim != 0) out << " from " << stage.first_dim;
+    if (stage.rotated_pairs != 0) out << ", " << stage.rotated_pairs << " pairs turn";
+    if (stage.yarn) out << ", YaRN factor " << stage.yarn->factor;
+  } else if constexpr (is_projection_bias<Stage>) {
+    out << "biases of";
+    if (Stage::template has<at::Query>) out << " q";
+    if (Stage::template has<at::Key>) out << " k";
+    if (Stage::template has<at::Value>) out << " v";
+    if (Stage::template has<at::Output>) out << " o";
+  } else if constexpr (std::is_same_v<Stage, SlidingWindow>) {
+    out << "sliding window of " << Index{stage.window};
+  } else if constexpr (std::is_same_v<Stage, Bidirectional>) {
+    out << "bidirectional";
+  } else {
+    out << "causal";
+  }
+}
+
+}  // namespace detail
+
+/// The layer as a sentence: its extents, then its stages in written order.
+template <class Layer>
+std::string describe(const Layer& layer) {
+  const Shape& shape = layer.shape();
+  std::ostringstream out;
+  out << shape.query_heads << " query heads on " << shape.kv_heads << " kv heads of " << shape.head_dim;
+  if (shape.value_width() != shape.head_dim) out << " (values " << shape.value_width() << ")";
+  out << ", model_dim " << shape.model_dim;
+  layer.stages().for_each([&out](const auto& gated_attention_stage) {
+    out << "; ";
+    detail::describe_stage(out, gated_attention_stage);
+  });
+  return out.str();
+}
+
+}  // namespace gated_attention

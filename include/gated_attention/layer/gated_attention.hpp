@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "gated_attention/kernel/attend_call.hpp"
+#include "gated_attention/kernel/first_token.hpp"
+#include "gated_attention/kernel/gate_scores.hpp"
+#include "gated_attention/kernel/output.hpp"
+#include "gated_attention/kernel/prepare.hpp"
+#include "gated_attention/kernel/project.hpp"
+#include "gated_attention/layer/check.hpp"
+#include "gated_attention/layer/packed_weights.hpp"
+#include "gated_attention/layer/parameters.hpp"
+#include "gated_attention/layer/tensors.hpp"
+#include "gated_attention/layer/workspace.hpp"
+
+namespace gated_attention {
+
+namespace detail {
+
+template <class T>
+inline constexpr bool is_static_shape = false;
+template <Shape shape>
+inline constexpr bool is_static_shape<Static<shape>> = true;
+
+/// The stages without a leading static shape.
+template <class... Arguments>
+struct StageArguments {
+  using List = StageList<Arguments...>;
+  static constexpr bool shape_is_static = false;
+};
+template <Shape shape, class... Stages>
+struct StageArguments<Static<shape>, Stages...> {
+  using List = StageList<Stages...>;
+  static constexpr bool shape_is_static = true;
+  static constexpr Shape static_shape = shape;
+};
+
+}  // namespace detail
+
+inline namespace GATED_ATTENTION_INSTRUCTION_SET {
+
+/// y = output(attend(prepare(project(x))))      x, y: [T, E]
+///
+///     x ── project ──┬─ q ─ [at::Query] ─┐
+///        one pass    ├─ k ─ [at::Key]  ──┼─ attend ─ [at::Sdpa] ─ output projection ─ [at::Output] ── y
+///        over x      ├─ v ─ [at::Value] ─┘
+///                    └─ gate logits
+///
+/// A gated softmax-attention layer: its stages, in written order at each position, and its shape. A const value without
+/// state: copy it, share it between threads. Parameters, packed weights and workspace are separate objects. The first
+/// argument may be a Static<shape>, which takes the place of the run-time shape.
+template <class ScalarType, class... Arguments>
+class GatedAttention {
+ public:
+  using Scalar = ScalarType;
+  using Stages = typename detail::StageArguments<Arguments...>::List;
+
+  static constexpr bool the_scalar_is_float_or_double =
+      std::is_same_v<Scalar, float> || std::is_same_v<Scalar, double>;
+  static_assert(the_scalar_is_float_or_double,
+                "gated_attention: a layer computes in float or double: GatedAttention<float, ...>");
+
+  /// The shape, and the value of every stage that has numbers, in any order.
+  template <class... Given>
+    requires(!detail::StageArguments<Arguments...>::shape_is_static)
+  explicit GatedAttention(const Shape& shape, const Given&... given)
+      : GatedAttention(shape, detail::choose_stages(static_cast<const Stages*>(nullptr), given...)) {}
+
+  template <class... Given>
+    requires(detail::StageArguments<Arguments...>::shape_is_static &&
+             (... && detail::is_stage<Given>))
+  explicit GatedAttention(const Given&... given)
+      : GatedAttention(detail::StageArguments<Arguments...>::static_shape,
+                       detail::choose_stages(static_cast<const Stages*>(nullptr), given...)) {
+    static_assert(detail::CheckedShape<detail::StageArguments<Arguments...>::static_shape>::is_valid);
+  }
+
+  const Shape& shape() const { return plan_.shape; }
+
+  /// The stages at a position in written order, QkNorm as its two norms: stages(at::Query{}).
+  template <class P>
+  constexpr auto stages(P) const {
+    return detail::select<P>(stages_);
+  }
+  /// All stages, QkNorm as its two norms.
+  constexpr const auto& stages() const { return stages_; }
+
+  /// What the layer learns, in the order in which Parameters holds it.
+  const std::vector<TensorInfo>& tensors() const { return tensors_.list; }
+
+  /// Whether a tensor's neutral value is 1 (a norm weight by the convention Plain).
+  bool starts_at_one(const std::string& name) const { return tensors_.starts_at_one(name); }
+
+  /// How many numbers a layer of this type and that shape learns.
+  static constexpr Index parameter_count(const Shape& shape) {
+    return detail::count_parameters(static_cast<const WrittenOut*>(nullptr), shape);
+  }
+
+  /// The mask as numbers.
+  const detail::MaskRule& mask() const { return plan_.mask; }
+  /// What q·k is multiplied by: 1/√head_dim.
+  double scale() const { return plan_.scale; }
+
+  /// Bytes of workspace that calls within the limits need; linear in tokens.
+  Index workspace_bytes(const Limits& limits) const {
+    detail::Arena arena;
+    kernel::take_workspace<Scalar>(arena, plan_, complete(limits));
+    return arena.used();
+  }
+
+  /// Whole sequences, no cache: y = layer(x).
+  ///
+  /// batch.x and y are [T, E] with rows of neighbours; y may be x itself, but must not overlap it otherwise. Every extent
+  /// is checked before anything is written: a ShapeError names what does not fit, with both numbers. On the workspace's
+  /// threads; with one thread no allocation, lock or system call. Several calls may share the layer and the weights, each
+  /// with its own workspace. The bits of a token's output depend on its sequence alone: not on the batch, nor on threads.
+  void forward(const Batch<Scalar>& batch, const PackedWeights<GatedAttention>& weights,
+               Workspace<GatedAttention>& workspace, MatrixView<Scalar> y, const Results<Scalar>& results = {}) const {
+    const kernel::Call<Scalar> call = kernel::begin_forward<Scalar>(
+        {"GatedAttention::forward", plan_, weights.shape(), weights.tensors(), workspace.shape(), workspace.limits(),
+         workspace.memory()},
+        batch, y, results);
+    kernel::project(call);
+    kernel::prepare(call);
+    kernel::record_gate_scores(call);
+    kernel::attend(call);
+    if (!results.first_token_attention.empty()) kernel::record_first_token(call);
+    kernel::output(call);
+  }
+
+  /// For pack and Workspace: the layer as numbers.
+  const kernel::LayerPlan<Scalar>& plan() const { return plan_; }
+
+  /// Limits with their defaults filled in, or a ShapeError.
+  static Limits complete(const Limits& limits) { return kernel::complete_limits(limits); }
+
+ private:
+  using Checked = detail::CheckedStages<Stages>;
+  static_assert(sizeof(Checked) > 0);
+  using WrittenOut = decltype(detail::write_out(std::declval<const Stages&>()));
+  static_assert(sizeof(detail::CheckedStages<WrittenOut>) > 0);
+
+  GatedAttention(const Shape& shape, const Stages& stages)
+      : stages_(detail::write_out(stages)),
+        tensors_(detail::list_tensors(stages_, shape)),
+        plan_(kernel::make_plan<Scalar>(shape, stages_)) {
+    kernel::finish_plan("GatedAttention", plan_, tensors_.first_stage_tensor);
+  }
+
+  WrittenOut stages_;
+  detail::TensorList tensors_;
+  kernel::LayerPlan<Scalar> plan_;
+};
+
+/// A layer from its shape and its stages: compose<float>({.model_dim = …}, QkNorm<>{.eps = 1e-6}, Causal{}, Gate<at::Sdpa>{}).
+template <class Scalar, class... Stages>
+GatedAttention<Scalar, Stages...> compose(const Shape& shape, const Stages&... stages) {
+  return GatedAttention<Scalar, Stages...>(shape, stages...);
+}
+
+/// The same with a shape known at compile time: compose<float>(Static<Shape{.model_dim = 64, …}>{}, …).
+template <class Scalar, Shape shape, class... Stages>
+GatedAttention<Scalar, Static<shape>, Stages...> compose(Static<shape>, const Stages&... stages) {
+  return GatedAttention<Scalar, Static<shape>, Stages...>(stages...);
+}
+
+}  // namespace GATED_ATTENTION_INSTRUCTION_SET
+}  // namespace gated_attention

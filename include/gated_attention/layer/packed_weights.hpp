@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+
+#include "gated_attention/core/memory.hpp"
+#include "gated_attention/kernel/call.hpp"
+#include "gated_attention/layer/parameters.hpp"
+
+namespace gated_attention {
+inline namespace GATED_ATTENTION_INSTRUCTION_SET {
+
+namespace kernel {
+
+/// Packs rows of weights and biases of one section of the projection.
+template <class Scalar>
+struct InputPacker {
+  const LayerPlan<Scalar>& plan;
+  Scalar* panels;
+  Scalar* bias;  ///< null: the layer has none
+
+  /// Rows [heads · width, E] to columns from `column` on, heads `stride` columns apart.
+  void weight(const Scalar* rows, Index heads, Index width, Index column, Index stride) const {
+    const Index depth = plan.shape.model_dim;
+    for (Index h = 0; h < heads; ++h)
+      pack_columns<Scalar>(panels, depth, column + h * stride,
+                           MatrixView<const Scalar>(rows + h * width * depth, width, depth));
+  }
+
+  void add_bias(const Scalar* from, Index heads, Index width, Index column, Index stride) const {
+    for (Index h = 0; h < heads; ++h) std::copy_n(from + h * width, width, bias + column + h * stride);
+  }
+};
+
+template <class Scalar>
+bool has_input_bias(const LayerPlan<Scalar>& plan) {
+  bool any = plan.query_bias || plan.key_bias || plan.value_bias;
+  for (const StagePlan<Scalar>& stage : plan.stages) any = any || stage.bias != BiasShape::none;
+  return any;
+}
+
+/// q, k, v and every gate side by side in one matrix, and their biases in one row.
+template <class Scalar>
+void pack_input(const LayerPlan<Scalar>& plan, const Parameters<Scalar>& parameters, Scalar* panels, Scalar* bias) {
+  const Shape& shape = plan.shape;
+  const InputPacker<Scalar> packer{plan, panels, bias};
+  clear_columns(panels, shape.model_dim, 0, detail::round_up(plan.columns, panel_columns));
+  if (bias != nullptr) std::fill_n(bias, plan.columns, Scalar(0));
+  packer.weight(parameters["q_proj.weight"].data(), shape.query_heads, shape.head_dim, 0, plan.head_stride);
+  packer.weight(parameters["k_proj.weight"].data(), shape.kv_heads, shape.head_dim, plan.key_column,
+                plan.head_stride);
+  packer.weight(parameters["v_proj.weight"].data(), shape.kv_heads, shape.value_width(), plan.value_column,
+                plan.value_stride);
+  if (plan.query_bias)
+    packer.add_bias(parameters["q_proj.bias"].data(), shape.query_heads, shape.head_dim, 0, plan.head_stride);
+  if (plan.key_bias)
+    packer.add_bias(parameters["k_proj.bias"].data(), shape.kv_heads, shape.head_dim, plan.key_column,
+                    plan.head_stride);
+  if (plan.value_bias)
+    packer.add_bias(parameters["v_proj.bias"].data(), shape.kv_heads, shape.value_width(), plan.value_column,
+                    plan.value_stride);
+  for (const StagePlan<Scalar>& stage : plan.stages) {
+    if (!stage.from_hidden) continue;
+    const Index heads = stage.logit_heads(shape), width = stage.logit_width(shape);
+    packer.weight(parameters.data(stage.first_tensor), heads, width, stage.first_column, width);
+    if (stage.bias == BiasShape::none) continue;
+    const Scalar* const from = parameters.data(stage.first_tensor + 1);
+    if (stage.bias == BiasShape::per_logit)
+      packer.add_bias(from, heads, width, stage.first_column, width);
+    else
+      for (Index h = 0; h < heads; ++h) std::fill_n(bias + stage.first_column + h * width, width, from[h]);
+  }
+}
+
+/// Norm multipliers (1 + w where that is the convention) and constant logits (averaged scores where they are averaged).
+template <class Scalar>
+void pack_stages(const LayerPlan<Scalar>& plan, const Parameters<Scalar>& parameters, Scalar* to) {
+  for (const StagePlan<Scalar>& stage : plan.stages) {
+    if (stage.parameter_offset < 0) continue;
+    const Scalar* const from = parameters.data(stage.first_tensor);
+    Scalar* const out = to + stage.parameter_offset;
+    const Index count = stage.parameters(plan.shape);
+    if (stage.kind == StagePlan<Scalar>::Kind::normalize) {
+      const Scalar offset = stage.offset_from_one ? Scalar(1) : Scalar(0);
+      for (Index i = 0; i < count; ++i) out[i] = from[i] + offset;
+    } else if (stage.averaged) {
+      const Index heads = stage.logit_heads(plan.shape);
+      std::vector<Scalar> scores(static_cast<std::size_t>(heads * count));
+      stage.activate(from, heads * count, scores.data());
+      for (Index c = 0; c < count; ++c) {
+        Scalar sum = 0;
+        for (Index h = 0; h < heads; ++h) sum += scores[static_cast<std::size_t>(h * count + c)];
+        out[c] = sum / static_cast<Scalar>(heads);
+      }
+    } else {
+      std::copy_n(from, count, out);
+    }
+  }
+}
+
+/// The parameters are those of the layer; a ShapeError names the first tensor that is not.
+template <class Scalar>
+void check_tensors(const std::vector<TensorInfo>& expected, const Parameters<Scalar>& parameters) {
+  if (parameters.tensors().size() != expected.size())
+    detail::raise<ShapeError>("pack: the parameters hold ", parameters.tensors().size(), " tensors, the layer has ",
+                              expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const TensorInfo &given = parameters.tensors()[i], &wanted = expected[i];
+    if (given.name != wanted.name || given.rows != wanted.rows || given.columns != wanted.columns)
+      detail::raise<ShapeError>("pack: tensor ", given.name, " [", given.rows, ", ", given.columns,
+                                "] stands where the layer has ", wanted.name, " [", wanted.rows, ", ",
+                                wanted.columns, "]");
+  }
+}
+
+/// Packed tensors and the memory they lie in: compiled once per scalar, not per layer.
+template <class Scalar>
+class PackedMemory {
+ public:
+  PackedMemory(const LayerPlan<Scalar>& plan, const std::vector<TensorInfo>& expected,
+               const Parameters<Scalar>& parameters) {
+    check_tensors(expected, parameters);
+    detail::Arena count;
+    lay_out(count, plan);
+    memory_ = detail::AlignedBytes(count.used());
+    detail::Arena arena(memory_.data());
+    const Pieces pieces = lay_out(arena, plan);
+    pack_input(plan, parameters, pieces.input, pieces.input_bias);
+    const MatrixView<const Scalar> output = parameters["o_proj.weight"];
+    clear_padding(pieces.output, output.rows(), output.columns());
+    pack_columns<Scalar>(pieces.output, output.columns(), 0, output);
+    if (plan.output_bias) std::copy_n(parameters["o_proj.bias"].data(), output.rows(), pieces.output_bias);
+    pack_stages(plan, parameters, pieces.stages);
+    tensors_ = {.input = {pieces.input, plan.columns, plan.shape.model_dim},
+                .input_bias = pieces.input_bias,
+                .output = {pieces.output, output.rows(), output.columns()},
+                .output_bias = pieces.output_bias,
+                .stages = pieces.stages};
+  }
+
+  Index bytes() const { return memory_.size(); }
+  const PackedTensors<Scalar>& tensors() const { return tensors_; }
+
+ private:
+  struct Pieces {
+    Scalar *input, *input_bias, *output, *output_bias, *stages;
+  };
+
+  static Pieces lay_out(detail::Arena& arena, const LayerPlan<Scalar>& plan) {
+    const Shape& shape = plan.shape;
+    Pieces pieces{};
+    pieces.input = arena.take<Scalar>(panel_elements(plan.columns, shape.model_dim));
+    pieces.output = arena.take<Scalar>(panel_elements(shape.model_dim, shape.query_heads * shape.value_width()));
+    if (has_input_bias(plan)) pieces.input_bias = arena.take<Scalar>(plan.columns);
+    if (plan.output_bias) pieces.output_bias = arena.take<Scalar>(shape.model_dim);
+    pieces.stages = arena.take<Scalar>(plan.stage_parameters);
+    return pieces;
+  }
+
+  detail::AlignedBytes memory_;
+  PackedTensors<Scalar> tensors_;
+};
+
+}  // namespace kernel
+
+/// A layer's weights as its kernels read them: packed once, shared freely between threads. Belongs to the instruction set
+/// it was packed for. Movable, not copyable.
+template <class Layer>
+class PackedWeights {
+ public:
+  using Scalar = typename Layer::Scalar;
+
+  /// Packs the parameters of a layer; a ShapeError names the first tensor that does not fit.
+  PackedWeights(const Layer& layer, const Parameters<Scalar>& parameters)
+      : shape_(layer.shape()), packed_(layer.plan(), layer.tensors(), parameters) {}
+
+  /// Bytes it holds.
+  Index bytes() const { return packed_.bytes(); }
+
+  /// For the layer: the packed numbers, and the shape they were packed for.
+  const kernel::PackedTensors<Scalar>& tensors() const { return packed_.tensors(); }
+  const Shape& shape() const { return shape_; }
+
+ private:
+  Shape shape_;
+  kernel::PackedMemory<Scalar> packed_;
+};
+
+/// Packs parameters for a layer's kernels.
+template <class Layer>
+PackedWeights<Layer> pack(const Layer& layer, const Parameters<typename Layer::Scalar>& parameters) {
+  return PackedWeights<Layer>(layer, parameters);
+}
+
+}  // namespace GATED_ATTENTION_INSTRUCTION_SET
+}  // namespace gated_attention

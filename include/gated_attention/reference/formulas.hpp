@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "gated_attention/policy/activation.hpp"
+#include "gated_attention/policy/rope.hpp"
+
+// The formulas of a layer, each written once, in double and without any thought of speed.
+
+namespace gated_attention::reference {
+
+/// Numbers [tokens, heads, width], zero at first.
+struct Tensor {
+  Index tokens = 0;
+  Index heads = 0;
+  Index width = 0;
+  std::vector<double> values;
+
+  Tensor() = default;
+  Tensor(Index token_count, Index head_count, Index head_width)
+      : tokens(token_count),
+        heads(head_count),
+        width(head_width),
+        values(static_cast<std::size_t>(token_count * head_count * head_width)) {}
+
+  double& operator()(Index token, Index head, Index channel) {
+    return values.data()[(token * heads + head) * width + channel];
+  }
+  double operator()(Index token, Index head, Index channel) const {
+    return values.data()[(token * heads + head) * width + channel];
+  }
+};
+
+inline double sigmoid(double z) {
+  return 1 / (1 + std::exp(-z));
+}
+
+/// s = activation(z). A type of the user's says it itself: static double reference(double).
+template <class Activation>
+double activation(double z) {
+  constexpr bool the_activation_is_known_in_double =
+      BuiltInActivation<Activation> || ReferenceActivation<Activation>;
+  static_assert(the_activation_is_known_in_double,
+                "gated_attention: the reference needs your activation's value in double: give it "
+                "static double reference(double z)");
+  if constexpr (std::is_same_v<Activation, Sigmoid>)
+    return sigmoid(z);
+  else if constexpr (std::is_same_v<Activation, Silu>)
+    return z * sigmoid(z);
+  else if constexpr (std::is_same_v<Activation, NonSparseSigmoid>)
+    return 0.5 + 0.5 * sigmoid(z);
+  else if constexpr (std::is_same_v<Activation, Identity>)
+    return z;
+  else if constexpr (std::is_same_v<Activation, Tanh>)
+    return std::tanh(z);
+  else if constexpr (std::is_same_v<Activation, Softplus>)
+    return std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z)));
+  else if constexpr (std::is_same_v<Activation, TwiceSigmoid>)
+    return 2 * sigmoid(z);
+  else
+    return Activation::reference(z);
+}
+
+/// y[t, h, c] = Σ_i x[t, i] · W[h·width + c, i] + b[h·width + c]      b: [heads·width], or empty
+inline Tensor project(const Tensor& x, const Tensor& w, const std::vector<double>& b, Index heads,
+                      Index width) {
+  const Index depth = x.heads * x.width;
+  Tensor y(x.tokens, heads, width);
+  for (Index t = 0; t < x.tokens; ++t)
+    for (Index row = 0; row < heads * width; ++row) {
+      double sum = b.empty() ? 0 : b.data()[row];
+      for (Index i = 0; i < depth; ++i)
+        sum += x.values.data()[t * depth + i] * w.values.data()[row * depth + i];
+      y.values.data()[t * heads * width + row] = sum;
+    }
+  return y;
+}
+
+/// y = x / √(mean(x²) + eps) ⊙ m      the mean over `group` heads together: 1, or all
+///
+/// m: [group·width], the multiplier itself (w or 1 + w), empty for none. Zeros stay zeros.
+inline void normalize(Tensor& x, Index group, const std::vector<double>& m, double eps) {
+  for (Index t = 0; t < x.tokens; ++t)
+    for (Index first = 0; first < x.heads; first += group) {
+      double* const row = &x(t, first, 0);
+      const Index count = group * x.width;
+      double squares = 0;
+      for (Index i = 0; i < count; ++i) squares += row[i] * row[i];
+      const double mean = squares / static_cast<double>(count) + eps;
+      const double factor = mean == 0 ? 0 : 1 / std::sqrt(mean);
+      for (Index i = 0; i < count; ++i) row[i] *= factor * (m.empty() ? 1 : m.data()[i]);
+    }
+}
+
+/// A layer's Rope with all numbers filled in.
+struct Rotation {
+  bool interleaved = false;
+  double theta = 1e4;
+  Index rotary_dim = 0;
+  Index first_dim = 0;
+  Index rotated_pairs = 0;
+  std::optional<Yarn> yarn = std::nullopt;
+
+  /// θ^(−2i/rotary_dim); with YaRN times (1 − r) + r/factor, where r rises from 0 to 1 between the
+  /// pair that turns beta_fast times within the original length and the one that turns beta_slow
+  /// times.
+  double frequency(Index i) const {
+    const double dim = static_cast<double>(rotary_dim), pair = static_cast<double>(i);
+    const double plain = std::pow(theta, -2 * pair / dim);
+    if (!yarn) return plain;
+    const auto pair_that_turns = [&](double times) {
+      return dim * std::log(yarn->original_max_position / (2 * std::numbers::pi * times)) /
+             (2 * std::log(theta));
+    };
+    double low = pair_that_turns(yarn->beta_fast), high = pair_that_turns(yarn->beta_slow);
+    if (yarn->truncate) low = std::floor(low), high = std::ceil(high);
+    low = std::clamp(low, 0.0, dim - 1);
+    high = std::clamp(high, 0.0, dim - 1);
+    if (low == high) high += 0.001;
+    const double r = std::clamp((pair - low) / (high - low), 0.0, 1.0);
+    return plain * ((1 - r) + r / yarn->factor);
+  }
+
+  /// What cos and sin are multiplied by: as given; else g(mscale)/g(mscale_all_dim) where both are
+  /// given and not 0; else g(1)      g(m) = 0.1·m·ln(factor) + 1, or 1 for a factor up to 1
+  double attention_factor() const {
+    if (!yarn) return 1;
+    if (yarn->attention_factor) return *yarn->attention_factor;
+    const auto g = [&](double m) {
+      return yarn->factor > 1 ? 0.1 * m * std::log(yarn->factor) + 1 : 1.0;
+    };
+    const double mscale = yarn->mscale.value_or(0), all_dim = yarn->mscale_all_dim.value_or(0);
+    return mscale != 0 && all_dim != 0 ? g(mscale) / g(all_dim) : g(1);
+  }
+};
+
+/// (a, b) ← (a·cos − b·sin, b·cos + a·sin) of angle position·frequency(i)      i < rotated_pairs
+inline void rotate(Tensor& x, const Rotation& rotation, const std::vector<Index>& positions) {
+  const Index half = rotation.rotary_dim / 2;
+  for (Index t = 0; t < x.tokens; ++t)
+    for (Index i = 0; i < rotation.rotated_pairs; ++i) {
+      const double angle = static_cast<double>(positions.data()[t]) * rotation.frequency(i);
+      const double cosine = rotation.attention_factor() * std::cos(angle);
+      const double sine = rotation.attention_factor() * std::sin(angle);
+      const Index first = rotation.first_dim + (rotation.interleaved ? 2 * i : i);
+      const Index second = rotation.interleaved ? first + 1 : first + half;
+      for (Index h = 0; h < x.heads; ++h) {
+        const double a = x(t, h, first), b = x(t, h, second);
+        x(t, h, first) = a * cosine - b * sine;
+        x(t, h, second) = b * cosine + a * sine;
+      }
+    }
+}
+
+/// Which keys a query sees, by their positions in the key sequence.
+struct Visible {
+  Index past = std::numeric_limits<Index>::max();    ///< keys before the query's own position
+  Index future = std::numeric_limits<Index>::max();  ///< keys behind it
+
+  bool operator()(Index query, Index key) const {
+    return key <= query ? query - key <= past : key - query <= future;
+  }
+};
+
+/// The softmax attention of one sequence.
+struct Attention {
+  Tensor output;       ///< [T, Hq, Dv]
+  Tensor log_sum_exp;  ///< [T, Hq, 1]
+};
+
+/// o[t, h, :] = Σ_s softmax_s(scale · q[t, h, :] · k[s, g, :]) v[s, g, :]      g = h / (Hq/Hkv)
+///
+/// over the keys s that query t sees; it stands at key t + S − T, so the last query at the last
+/// key. A query that sees none gives 0 and a log-sum-exp of −∞; what is not seen is not read. q:
+/// [T, Hq, D], k: [S, Hkv, D], v: [S, Hkv, Dv]
+inline Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const Visible& visible,
+                        double scale) {
+  const Index keys = k.tokens, group = q.heads / k.heads;
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  Attention result{Tensor(q.tokens, q.heads, v.width), Tensor(q.tokens, q.heads, 1)};
+  std::vector<double> scores(static_cast<std::size_t>(keys));
+  for (Index t = 0; t < q.tokens; ++t)
+    for (Index h = 0; h < q.heads; ++h) {
+      const Index position = t + keys - q.tokens;
+      double largest = -infinity, sum = 0;
+      for (Index s = 0; s < keys; ++s) {
+        if (!visible(position, s)) continue;
+        double dot = 0;
+        for (Index c = 0; c < q.width; ++c) dot += q(t, h, c) * k(s, h / group, c);
+        scores.data()[s] = scale * dot;
+        largest = std::max(largest, scores.data()[s]);
+      }
+      for (Index s = 0; s < keys; ++s) {
+        if (!visible(position, s) || scores.data()[s] == -infinity) continue;
+        const double weight = std::exp(scores.data()[s] - largest);
+        sum += weight;
+        for (Index c = 0; c < v.width; ++c) result.output(t, h, c) += weight * v(s, h / group, c);
+      }
+      result.log_sum_exp(t, h, 0) = largest + std::log(sum);
+      if (largest == -infinity) continue;
+      for (Index c = 0; c < v.width; ++c) result.output(t, h, c) /= sum;
+    }
+  return result;
+}
+
+}  // namespace gated_attention::reference

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+#include "gated_attention/kernel/key_value_blocks.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace gated_attention {
+namespace {
+
+constexpr float unwritten = -5;
+
+std::vector<float> counted(Index count, float first) {
+  std::vector<float> numbers(static_cast<std::size_t>(count));
+  for (float& x : numbers) x = first++;
+  return numbers;
+}
+
+TEST(KeyValueBlocks, ABlockIsKeysThenValuePanelsOfAtMost64Channels) {
+  const KeyValueLayout<float> layout{80, 72};
+  const Index tail = detail::round_up(8, lanes<float>);
+  EXPECT_EQ(layout.value_channels(), 64 + tail);
+  EXPECT_EQ(layout.values_offset(), 80 * 64);
+  EXPECT_EQ(layout.value_panel_offset(0), 80 * 64);
+  EXPECT_EQ(layout.value_panel_offset(64), 80 * 64 + 64 * 64);
+  EXPECT_EQ(layout.value_panel_width(0), 64);
+  EXPECT_EQ(layout.value_panel_width(64), tail);
+  EXPECT_EQ(layout.elements(), (80 + 64 + tail) * 64);
+  EXPECT_EQ((KeyValueLayout<float>{3, 64}.elements()), (3 + 64) * 64);
+}
+
+TEST(KeyValueBlocks, WritingTouchesTheGivenLanesAndThePaddingChannelsOnly) {
+  for (const Index key_dim : {1, 7, 16, 40})
+    for (const Index value_dim : {1, 6, 64, 70, 130})
+      for (const Index first : {0, 5, 63})
+        for (const Index count : {0, 1, 59}) {
+          if (first + count > 64) continue;
+          const KeyValueLayout<float> layout{key_dim, value_dim};
+          std::vector<float> block(static_cast<std::size_t>(layout.elements()), unwritten);
+          const std::vector<float> keys = counted(count * (key_dim + 2), 0),
+                                   values = counted(count * (value_dim + 1), 9000);
+          kernel::write_keys(block.data(), layout, first, count, keys.data(), key_dim + 2);
+          kernel::write_values(block.data(), layout, first, count, values.data(), value_dim + 1);
+          for (Index lane = 0; lane < 64; ++lane) {
+            const Index i = lane - first;
+            const bool written = i >= 0 && i < count;
+            for (Index d = 0; d < key_dim; ++d)
+              ASSERT_EQ(block[static_cast<std::size_t>(d * 64 + lane)],
+                        written ? static_cast<float>(i * (key_dim + 2) + d) : unwritten);
+            for (Index c = 0; c < layout.value_channels(); ++c) {
+              const Index panel = c / 64 * 64;
+              const Index at = layout.value_panel_offset(panel) +
+                               lane * layout.value_panel_width(panel) + c - panel;
+              const float own =
+                  c < value_dim ? static_cast<float>(9000 + i * (value_dim + 1) + c) : 0;
+              ASSERT_EQ(block[static_cast<std::size_t>(at)], written ? own : unwritten);
+            }
+          }
+        }
+}
+
+TEST(KeyValueBlocks, ASequenceFindsItsBlocksInOrderThroughATableAndInARing) {
+  std::vector<float> memory(1000);
+  KeyValueSequence<float> sequence{memory.data(), 10, 300};
+  EXPECT_EQ(sequence.block(2, 7), memory.data() + 670);
+  sequence.modulus = 4;
+  EXPECT_EQ(sequence.block(2, 7), memory.data() + 630);
+  const Index table[] = {5, 0, 9};
+  sequence = {memory.data(), 10, 300, table};
+  const KeyValueSequence<const float> read_only = sequence;
+  EXPECT_EQ(read_only.block(1, 2), memory.data() + 390);
+}
+
+}  // namespace
+}  // namespace gated_attention
