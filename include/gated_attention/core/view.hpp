@@ -63,6 +63,10 @@ class MatrixView {
                   "Eigen::Dynamic, Eigen::RowMajor>");
     static_assert(std::is_same_v<std::remove_const_t<T>, typename Dense::Scalar>,
                   "gated_attention: a view has the scalar type of its matrix: convert with .cast<Scalar>() first");
+    constexpr bool neighbours_lie_together =
+        Dense::InnerStrideAtCompileTime == 1 || Dense::InnerStrideAtCompileTime < 0 || !the_object_is_row_major;
+    static_assert(neighbours_lie_together,
+                  "gated_attention: neighbours in a row must lie 1 apart: copy it into a plain row-major matrix");
     if (object.innerStride() != 1)
       detail::raise<ShapeError>("MatrixView: the inner stride is ", static_cast<Index>(object.innerStride()),
                                 ", neighbours in a row must lie 1 apart");

@@ -3,13 +3,16 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <filesystem>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -87,7 +90,6 @@ class Checkpoint {
             std::make_unique<nlohmann::json>(detail::read_json_object(directory / "config.json"))),
         numbers_(*config_, (directory / "config.json").string()),
         model_type_(numbers_.text("model_type")),
-        layer_types_(read_layer_types()),
         tensors_(directory) {}
 
   const std::filesystem::path& directory() const { return directory_; }
@@ -100,40 +102,77 @@ class Checkpoint {
 
   const std::string& model_type() const { return model_type_; }
 
+  /// A FileError that names the model type and the known ones, unless it is one of them.
+  void check_model_type(std::initializer_list<std::string_view> known) const {
+    if (std::find(known.begin(), known.end(), model_type_) == known.end())
+      detail::raise<FileError>(
+          "checkpoint ", directory_.string(), ": model_type ", detail::in_quotes(model_type_),
+          " is not known; known: ",
+          detail::joined(std::vector<std::string>(known.begin(), known.end())));
+  }
+
   const TensorFiles& tensors() const { return tensors_; }
 
   /// Decoder layers, `num_hidden_layers`.
-  Index layers() const { return static_cast<Index>(layer_types_.size()); }
+  Index layers() const { return static_cast<Index>(layer_types().size()); }
 
-  /// "full_attention", "linear_attention", ... of a layer that exists. Where config.json has no
-  /// `layer_types`: every `full_attention_interval`-th is "full_attention" (qwen3_next: 4 if not
-  /// given), or all are.
-  const std::string& layer_type(Index layer) const {
-    check_layer(layer);
-    return layer_types_[static_cast<std::size_t>(layer)];
+  /// "full_attention", "linear_attention", ... of every layer. Where config.json has no `layer_types`: every
+  /// `full_attention_interval`-th is "full_attention" (qwen3_next: 4 if not given), or all are. Read anew at every
+  /// call, not on opening: models of a type that nobody asks for layers may spell these keys otherwise.
+  std::vector<std::string> layer_types() const {
+    const Index layers = numbers_.extent("num_hidden_layers");
+    constexpr Index most_layers = 1 << 20;
+    if (layers > most_layers)
+      detail::raise<FileError>(numbers_.place(), ": 'num_hidden_layers' is ", layers, "; at most ",
+                               most_layers, " are expected");
+    if (numbers_.has("layer_types")) {
+      std::vector<std::string> types = numbers_.texts("layer_types");
+      if (static_cast<Index>(types.size()) != layers)
+        detail::raise<FileError>(numbers_.place(), ": 'layer_types' has ", types.size(),
+                                 " entries, 'num_hidden_layers' is ", layers);
+      return types;
+    }
+    const Index interval =
+        numbers_.extent_or("full_attention_interval", model_type_ == "qwen3_next" ? 4 : 1);
+    std::vector<std::string> types;
+    for (Index layer = 0; layer < layers; ++layer)
+      types.emplace_back((layer + 1) % interval == 0 ? "full_attention" : "linear_attention");
+    return types;
+  }
+
+  /// The type of one layer, or a FileError that names it and how many there are.
+  std::string layer_type(Index layer) const {
+    const std::vector<std::string> types = layer_types();
+    const auto layers = static_cast<Index>(types.size());
+    if (layer < 0 || layer >= layers)
+      detail::raise<FileError>("checkpoint ", directory_.string(), ": layer ", layer,
+                               " does not exist: it has ", layers, " layers, 0 to ", layers - 1);
+    return types[static_cast<std::size_t>(layer)];
   }
 
   /// The layers of softmax attention, whole or sliding, ascending.
   std::vector<Index> softmax_layers() const {
     std::vector<Index> found;
-    for (Index layer = 0; layer < layers(); ++layer) {
-      const std::string& type = layer_type(layer);
+    Index layer = 0;
+    for (const std::string& type : layer_types()) {
       if (type == "full_attention" || type == "sliding_attention") found.push_back(layer);
+      ++layer;
     }
     return found;
   }
 
-  /// A FileError that names the layer and how many there are, unless it exists.
-  void check_layer(Index layer) const {
-    if (layer < 0 || layer >= layers())
-      detail::raise<FileError>("checkpoint ", directory_.string(), ": layer ", layer,
-                               " does not exist: it has ", layers(), " layers, 0 to ",
-                               layers() - 1);
+  /// The first of them, or a FileError if there is none.
+  Index first_softmax_layer() const {
+    const std::vector<Index> layers = softmax_layers();
+    if (layers.empty())
+      detail::raise<FileError>("checkpoint ", directory_.string(),
+                               ": has no softmax-attention layer");
+    return layers.front();
   }
 
   /// A FileError unless the layer exists and is one of softmax attention.
   void check_softmax_layer(Index layer) const {
-    const std::string& type = layer_type(layer);
+    const std::string type = layer_type(layer);
     const std::vector<Index> softmax = softmax_layers();
     if (!std::binary_search(softmax.begin(), softmax.end(), layer))
       detail::raise<FileError>(
@@ -182,27 +221,6 @@ class Checkpoint {
     return directory;
   }
 
-  std::vector<std::string> read_layer_types() const {
-    const Index layers = numbers_.extent("num_hidden_layers");
-    constexpr Index most_layers = 1 << 20;
-    if (layers > most_layers)
-      detail::raise<FileError>(numbers_.place(), ": 'num_hidden_layers' is ", layers, "; at most ",
-                               most_layers, " are expected");
-    if (numbers_.has("layer_types")) {
-      std::vector<std::string> types = numbers_.texts("layer_types");
-      if (static_cast<Index>(types.size()) != layers)
-        detail::raise<FileError>(numbers_.place(), ": 'layer_types' has ", types.size(),
-                                 " entries, 'num_hidden_layers' is ", layers);
-      return types;
-    }
-    const Index interval =
-        numbers_.extent_or("full_attention_interval", model_type_ == "qwen3_next" ? 4 : 1);
-    std::vector<std::string> types;
-    for (Index layer = 0; layer < layers; ++layer)
-      types.emplace_back((layer + 1) % interval == 0 ? "full_attention" : "linear_attention");
-    return types;
-  }
-
   static bool is_prediction_head(std::string_view prefix) {
     return prefix.starts_with("mtp.") || prefix.find(".mtp.") != prefix.npos;
   }
@@ -236,7 +254,6 @@ class Checkpoint {
   std::unique_ptr<const nlohmann::json> config_;  ///< numbers_ points to it, also after a move
   JsonObject numbers_;
   std::string model_type_;
-  std::vector<std::string> layer_types_;
   TensorFiles tensors_;
 };
 

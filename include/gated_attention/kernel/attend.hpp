@@ -150,14 +150,19 @@ void read_queries(const AttendArguments<Scalar>& call, const AttendItem& item,
   const Index group = call.query_heads / call.kv_heads, rows = item.tokens * group,
               dim = call.key_dim;
   const Packet<Scalar> scale = packet::broadcast<Scalar>(call.score_scale);
+  constexpr Index rows_ahead = 12;  // what hides the way to memory
+  const auto row = [&](Index r) {
+    return call.q.row(sequence.first_token + item.first_token + r / group,
+                      tile.kv_head * group + r % group);
+  };
   Scalar* to = tile.q;
   for (Index r = 0; r < rows; ++r, to += dim) {
     const Index token = item.first_token + r / group;
-    const Scalar* from = call.q.row(sequence.first_token + token, tile.kv_head * group + r % group);
+    const Scalar* from = row(r);
+    if (r + rows_ahead < rows) fetch(row(r + rows_ahead), dim);
     for (Index c = 0; c < dim;
          c += lanes<Scalar>)  // the last packet's padding is overwritten by the next row
-      packet::store<Scalar>(to + c,
-                            Eigen::internal::pmul(packet::load_at<Scalar>(from, c, dim), scale));
+      packet::store<Scalar>(to + c, packet::mul(packet::load_at<Scalar>(from, c, dim), scale));
     tile.keys[r] = {sequence.bounds.begin(token), sequence.bounds.end(token)};
   }
   tile.groups = detail::divide_up(rows, panel_rows);
@@ -174,7 +179,7 @@ void normalize_row(Scalar* row, Index channels, Scalar sum) {
   }
   const Packet<Scalar> factor = packet::broadcast<Scalar>(Scalar(1) / sum);
   for (Index c = 0; c < channels; c += lanes<Scalar>)
-    packet::store<Scalar>(row + c, Eigen::internal::pmul(packet::load<Scalar>(row + c), factor));
+    packet::store<Scalar>(row + c, packet::mul(packet::load<Scalar>(row + c), factor));
 }
 
 template <class Scalar>
@@ -210,6 +215,27 @@ void finish_token(const AttendArguments<Scalar>& call, Index token, Index first_
     copy_row(rows + g * stride, call.value_dim, call.out.row(token, first_head + g));
 }
 
+/// What finish_token will touch of the item's tokens: the output, and the logits of the first elementwise gate.
+template <class Scalar>
+void look_ahead(const AttendArguments<Scalar>& call, const AttendItem& item,
+                AttendTile<Scalar>& tile) {
+  const Index group = call.query_heads / call.kv_heads, head = tile.kv_head * group;
+  const Index token = call.sequences[item.sequence].first_token + item.first_token;
+  tile.ahead[0] = {call.out.row(token, head), item.tokens,           group, call.value_dim,
+                   call.out.token_stride(),   call.out.head_stride()};
+  for (Index i = 0; i < call.stage_count && call.gate_logits != nullptr; ++i) {
+    const RowStage<Scalar>& stage = call.stages[i];
+    if (stage.logits_head_stride < call.value_dim || !tile.ahead[1].empty()) continue;
+    tile.ahead[1] = {call.gate_logits + token * call.gate_token_stride + stage.logits_offset +
+                         head * stage.logits_head_stride,
+                     item.tokens,
+                     group,
+                     call.value_dim,
+                     call.gate_token_stride,
+                     stage.logits_head_stride};
+  }
+}
+
 /// One tile of queries against all the keys it sees: restart segments in ascending order, merged,
 /// then the epilogue.
 template <class Scalar>
@@ -224,6 +250,7 @@ void attend_item(const AttendArguments<Scalar>& call, const AttendItem& item, In
   tile.blocks = sequence.blocks;
   tile.kv_head = kv_head;
   read_queries(call, item, tile);
+  look_ahead(call, item, tile);
 
   const SoftmaxPart<Scalar>& total = parts[0];
   const Index rows = tile.groups * panel_rows, stride = tile.layout.value_channels();

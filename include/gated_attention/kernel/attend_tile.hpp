@@ -4,12 +4,20 @@
 #include <algorithm>
 
 #include "gated_attention/core/memory.hpp"
+#include "gated_attention/core/view.hpp"
 #include "gated_attention/kernel/key_value_blocks.hpp"
 #include "gated_attention/kernel/online_softmax.hpp"
 
 namespace gated_attention {
 inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 namespace kernel {
+
+/// Asks the second-level cache for the lines of `count` numbers from `from` on.
+template <class Scalar>
+GATED_ATTENTION_INLINE void fetch(const Scalar* from, Index count) {
+  constexpr Index line = detail::alignment / static_cast<Index>(sizeof(Scalar));
+  for (Index i = 0; i < count; i += line) packet::prefetch_far(from + i);
+}
 
 /// The keys one row of a tile sees: [begin, end), absolute.
 struct RowKeys {
@@ -29,6 +37,10 @@ struct AttendTile {
   KeyValueSequence<const Scalar> blocks;
   Index kv_head = 0;
   Index groups = 0;  ///< groups of panel_rows rows
+
+  /// What the epilogue of the tile's rows will touch: row r of each, where it is not empty, comes into
+  /// cache during the last step that the row takes part in. [tokens, G heads, width]
+  HeadsView<const Scalar> ahead[2];
 
   Scalar* q = nullptr;             ///< [rows, key_dim], times the score scale; a packet more
   RowKeys* keys = nullptr;         ///< [rows]
@@ -53,6 +65,8 @@ struct AttendTile {
   /// The first and one past the last key that some row of the group sees.
   Index first_key(Index group) const { return keys[group * panel_rows].begin; }
   Index last_key(Index group) const { return keys[group * panel_rows + panel_rows - 1].end; }
+  /// Does a step follow that starts at `step`?
+  bool has_step(Index step) const { return step < last_key(groups - 1); }
 };
 
 /// The columns of a micro-tile.
@@ -64,15 +78,14 @@ inline constexpr Index tile_columns = panel_packets* lanes<Scalar>;
 template <class Scalar>
 GATED_ATTENTION_INLINE Packet<Scalar> visible_scores(const Packet<Scalar>& value, Index first_key,
                                                      const RowKeys& keys) {
-  using namespace Eigen::internal;  // NOLINT
   const auto lane_of = [&](Index key) {
     return packet::broadcast<Scalar>(
         static_cast<Scalar>(std::clamp(key - first_key, Index{0}, lanes<Scalar>)));
   };
-  const Packet<Scalar> lane = plset<Packet<Scalar>>(Scalar(0));
+  const Packet<Scalar> lane = packet::ramp<Scalar>();
   const Packet<Scalar> hidden = packet::broadcast<Scalar>(minus_infinity<Scalar>);
-  return pselect(pcmp_lt(lane, lane_of(keys.end)),
-                 pselect(pcmp_le(lane_of(keys.begin), lane), value, hidden), hidden);
+  return packet::select_less(lane, lane_of(keys.end),
+                             packet::select_less(lane, lane_of(keys.begin), hidden, value), hidden);
 }
 
 /// scores[r, :] = q[r, :] · keys, lane_maxima[r] = their maximum      panel_rows rows × Packets
@@ -102,12 +115,12 @@ void score_tile(const Scalar* q, Index depth, const Scalar* keys, const RowKeys*
   for (int r = 0; r < panel_rows; ++r) {
     Packet<Scalar> maximum = c[r][0];
     GATED_ATTENTION_UNROLL
-    for (int j = 1; j < Packets; ++j) maximum = Eigen::internal::pmax(maximum, c[r][j]);
+    for (int j = 1; j < Packets; ++j) maximum = packet::max(maximum, c[r][j]);
     GATED_ATTENTION_UNROLL
     for (int j = 0; j < Packets; ++j)
       packet::store<Scalar>(scores + r * softmax_keys + j * lanes<Scalar>, c[r][j]);
     Scalar* lane_maximum = lane_maxima + r * lanes<Scalar>;
-    if (!fresh) maximum = Eigen::internal::pmax(maximum, packet::load<Scalar>(lane_maximum));
+    if (!fresh) maximum = packet::max(maximum, packet::load<Scalar>(lane_maximum));
     packet::store<Scalar>(lane_maximum, maximum);
   }
 }
@@ -177,7 +190,7 @@ void value_tile(const Scalar* weights, const Scalar* const (&values)[2], Index w
     for (int r = 0; r < Rows; ++r) {
       const Packet<Scalar> scale = packet::broadcast<Scalar>(factor[r]);
       GATED_ATTENTION_UNROLL
-      for (int j = 0; j < Packets; ++j) c[r][j] = Eigen::internal::pmul(c[r][j], scale);
+      for (int j = 0; j < Packets; ++j) c[r][j] = packet::mul(c[r][j], scale);
     }
   }
   for (Index half = 0; half < 2; ++half) {
@@ -228,6 +241,34 @@ void value_group(const AttendTile<Scalar>& tile, Index group, Index step, Contin
   if (inside(keys[panel_rows - 1].end) > end) row_by_row(end, softmax_keys, Continue::AsItIs);
 }
 
+/// Brings `channels` channels of what the epilogue of a group's rows needs into cache.
+template <class Scalar>
+void fetch_ahead(const AttendTile<Scalar>& tile, Index group, Index channel, Index channels) {
+  for (const HeadsView<const Scalar>& view : tile.ahead) {
+    if (view.empty()) continue;
+    const Index last = std::min((group + 1) * panel_rows, view.tokens() * view.heads());
+    for (Index r = group * panel_rows; r < last; ++r)
+      fetch(view.row(r / view.heads(), r % view.heads()) + channel, channels);
+  }
+}
+
+/// The share [from, from + count) of a value panel of either block of the step that starts at `step`.
+template <class Scalar>
+void fetch_values(const AttendTile<Scalar>& tile, Index step, Index panel, Index from,
+                  Index count) {
+  for (const Index key : {step, step + block_keys})
+    if (tile.has_step(key))
+      fetch(tile.block(key) + tile.layout.value_panel_offset(panel) + from, count);
+}
+
+/// The rows that the next micro-tile continues from, into the first-level cache.
+template <class Scalar>
+GATED_ATTENTION_INLINE void fetch_output(const Scalar* output, Index stride, Index packets) {
+  for (Index r = 0; r < panel_rows; ++r)
+    for (Index j = 0; j < packets; ++j)
+      packet::prefetch_near(output + r * stride + j * lanes<Scalar>);
+}
+
 /// The groups of a tile that see a key of a step: neighbours, since neither end of their keys
 /// decreases.
 struct GroupRange {
@@ -246,13 +287,22 @@ GroupRange groups_of_step(const AttendTile<Scalar>& tile, Index step) {
   return range;
 }
 
-/// Scores of a step, panel by panel: a panel stays in the first-level cache while the rows go by.
+/// Scores of a step, panel by panel: a panel stays in the first-level cache while the rows go by, each
+/// of which asks for its share of the same panel of the next step.
 template <class Scalar>
 void score_step(const AttendTile<Scalar>& tile, GroupRange groups, Index step) {
-  for (Index half = 0; half < softmax_keys; half += block_keys)
+  const Index panel = tile.layout.key_dim * block_keys;
+  const Index share = detail::divide_up(panel, groups.last - groups.first);
+  for (Index half = 0; half < softmax_keys; half += block_keys) {
+    const Index next = step + softmax_keys + half;
+    const Scalar* next_keys = tile.has_step(next) ? tile.block(next) : nullptr;
     for (Index column = 0; column < block_keys; column += tile_columns<Scalar>)
-      for (Index group = groups.first; group < groups.last; ++group)
+      for (Index group = groups.first; group < groups.last; ++group) {
+        if (next_keys != nullptr && column == 0)
+          fetch(next_keys + (group - groups.first) * share, share);
         score_group(tile, group, step, step + half, column);
+      }
+  }
 }
 
 /// Exponentials of a step in place, and the rows' sums.
@@ -286,7 +336,14 @@ void value_step(const AttendTile<Scalar>& tile, GroupRange groups, Index step, I
     const Scalar* const values[2] = {blocks[0] + offset,
                                      blocks[1] == nullptr ? nullptr : blocks[1] + offset};
     const Index packets = std::min(stride - channel, tile_columns<Scalar>) / lanes<Scalar>;
+    const Index share = detail::divide_up(block_keys * width, groups.last - groups.first);
     for (Index group = groups.first; group < groups.last; ++group) {
+      if (channel == panel)
+        fetch_values(tile, step + softmax_keys, panel, (group - groups.first) * share, share);
+      if (tile.last_key(group) <= step + softmax_keys)
+        fetch_ahead(tile, group, channel, packets * lanes<Scalar>);
+      if (group + 1 < groups.last)
+        fetch_output(output + (group + 1) * panel_rows * stride + channel, stride, packets);
       const Continue start = std::max(tile.first_key(group), segment) >= step
                                  ? Continue::FromZero
                                  : Continue::TimesFactor;
@@ -325,7 +382,7 @@ void attend_segment(const AttendTile<Scalar>& tile, Index first, Index last,
     value_step(tile, groups, step, first, part.output);
   }
   for (Index r = 0; r < rows; ++r)
-    part.sum[r] = Eigen::internal::predux(packet::load<Scalar>(tile.lane_sums + r * lanes<Scalar>));
+    part.sum[r] = packet::reduce_add(packet::load<Scalar>(tile.lane_sums + r * lanes<Scalar>));
 }
 
 }  // namespace kernel

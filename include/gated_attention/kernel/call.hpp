@@ -5,6 +5,7 @@
 
 #include "gated_attention/core/batch.hpp"
 #include "gated_attention/core/memory.hpp"
+#include "gated_attention/core/parallel.hpp"
 #include "gated_attention/kernel/attend.hpp"
 #include "gated_attention/kernel/plan.hpp"
 #include "gated_attention/kernel/product.hpp"
@@ -121,6 +122,11 @@ struct Call {
   MatrixView<Scalar> y;
   Results<Scalar> results;
   Index threads;
+
+  /// The threads for a pass over all tokens that handles `width` channels of each, some 20 multiply-adds a channel.
+  Index threads_over(Index width) const {
+    return threads_for(threads, 20.0 * static_cast<double>(x.rows()) * static_cast<double>(width));
+  }
 
   Scalar* projected_row(Index token) const { return memory.projected + token * plan.columns; }
 };

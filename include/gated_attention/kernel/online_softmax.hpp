@@ -49,9 +49,9 @@ struct SoftmaxPart {
 /// −inf − (−inf).
 template <class Scalar>
 GATED_ATTENTION_INLINE Packet<Scalar> finite_reference(const Packet<Scalar>& maximum) {
-  return Eigen::internal::pselect(
-      Eigen::internal::pcmp_eq(maximum, packet::broadcast<Scalar>(minus_infinity<Scalar>)),
-      packet::zero<Scalar>(), maximum);
+  return packet::select_less(maximum,
+                             packet::broadcast<Scalar>(std::numeric_limits<Scalar>::lowest()),
+                             packet::zero<Scalar>(), maximum);
 }
 
 /// maximum ← max(maximum, max(lane_maxima[r])), factor = 2^(old maximum − new maximum)      rows
@@ -63,15 +63,13 @@ template <class Scalar>
 void raise_maxima(const Scalar* lane_maxima, Index first, Index last, Scalar* step_maximum,
                   Scalar* maximum, Scalar* factor) {
   for (Index r = first; r < last; ++r)
-    step_maximum[r] =
-        Eigen::internal::predux_max(packet::load<Scalar>(lane_maxima + r * lanes<Scalar>));
+    step_maximum[r] = packet::reduce_max(packet::load<Scalar>(lane_maxima + r * lanes<Scalar>));
   packet::store<Scalar>(step_maximum + last, packet::broadcast<Scalar>(minus_infinity<Scalar>));
   for (Index r = first; r < last; r += lanes<Scalar>) {
     const Packet<Scalar> before = packet::load<Scalar>(maximum + r);
-    const Packet<Scalar> after =
-        Eigen::internal::pmax(before, packet::load<Scalar>(step_maximum + r));
-    packet::store<Scalar>(factor + r, packet::exp2<Scalar>(Eigen::internal::psub(
-                                          before, finite_reference<Scalar>(after))));
+    const Packet<Scalar> after = packet::max(before, packet::load<Scalar>(step_maximum + r));
+    packet::store<Scalar>(
+        factor + r, packet::exp2<Scalar>(packet::sub(before, finite_reference<Scalar>(after))));
     packet::store<Scalar>(maximum + r, after);
   }
 }
@@ -82,13 +80,13 @@ GATED_ATTENTION_INLINE void exponentiate(Scalar* scores, Index packets, Scalar m
                                          Scalar factor, Scalar* lane_sum) {
   const Packet<Scalar> reference = finite_reference<Scalar>(packet::broadcast<Scalar>(maximum));
   Packet<Scalar> sum =
-      Eigen::internal::pmul(packet::load<Scalar>(lane_sum), packet::broadcast<Scalar>(factor));
+      packet::mul(packet::load<Scalar>(lane_sum), packet::broadcast<Scalar>(factor));
   for (Index j = 0; j < packets; ++j) {
     Scalar* at = scores + j * lanes<Scalar>;
     const Packet<Scalar> weight =
-        packet::exp2<Scalar>(Eigen::internal::psub(packet::load<Scalar>(at), reference));
+        packet::exp2<Scalar>(packet::sub(packet::load<Scalar>(at), reference));
     packet::store<Scalar>(at, weight);
-    sum = Eigen::internal::padd(sum, weight);
+    sum = packet::add(sum, weight);
   }
   packet::store<Scalar>(lane_sum, sum);
 }
@@ -108,11 +106,11 @@ void merge(const SoftmaxPart<Scalar>& total, const SoftmaxPart<Scalar>& part, In
     const Scalar maximum = before > part.maximum[r] ? before : part.maximum[r];
     const Packet<Scalar> reference = finite_reference<Scalar>(packet::broadcast<Scalar>(maximum));
     const auto factor_of = [&](Scalar own) {
-      return packet::exp2<Scalar>(Eigen::internal::psub(packet::broadcast<Scalar>(own), reference));
+      return packet::exp2<Scalar>(packet::sub(packet::broadcast<Scalar>(own), reference));
     };
     const Packet<Scalar> keep = factor_of(before), join = factor_of(part.maximum[r]);
     const auto joined = [&](const Packet<Scalar>& old, const Packet<Scalar>& next) {
-      return Eigen::internal::pmadd(old, keep, Eigen::internal::pmul(next, join));
+      return packet::madd(old, keep, packet::mul(next, join));
     };
     Scalar* to = total.output + r * output_stride;
     const Scalar* from = part.output + r * output_stride;
@@ -121,9 +119,9 @@ void merge(const SoftmaxPart<Scalar>& total, const SoftmaxPart<Scalar>& part, In
       packet::store<Scalar>(to + c, fresh ? next : joined(packet::load<Scalar>(to + c), next));
     }
     const Packet<Scalar> sum = packet::broadcast<Scalar>(part.sum[r]);
-    total.sum[r] =
-        fresh ? part.sum[r]
-              : Eigen::internal::pfirst(joined(packet::broadcast<Scalar>(total.sum[r]), sum));
+    Scalar both[lanes<Scalar>];
+    packet::store<Scalar>(both, joined(packet::broadcast<Scalar>(total.sum[r]), sum));
+    total.sum[r] = fresh ? part.sum[r] : both[0];
     total.maximum[r] = fresh ? part.maximum[r] : maximum;
   }
 }

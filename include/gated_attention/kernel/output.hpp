@@ -15,7 +15,7 @@ template <class Scalar>
 void run_row_stages(const Call<Scalar>& call) {
   const LayerPlan<Scalar>& plan = call.plan;
   const Index row = plan.shape.query_heads * plan.value_stride;
-  parallel_for(call.threads, call.x.rows(), [&](Index token, Index) {
+  parallel_for(call.threads_over(row), call.x.rows(), [&](Index token, Index) {
     const RowPlace<Scalar> place{.first_head = 0,
                                  .gate_logits = call.projected_row(token),
                                  .cosines = nullptr,
@@ -30,7 +30,7 @@ template <class Scalar>
 void run_output_stages(const Call<Scalar>& call) {
   const Index width = call.plan.shape.model_dim;
   const Index padded = detail::round_up(width, lanes<Scalar>);
-  parallel_for(call.threads, call.x.rows(), [&](Index token, Index thread) {
+  parallel_for(call.threads_over(width), call.x.rows(), [&](Index token, Index thread) {
     // A row of y is the caller's and exact; the stages want one that may be written in whole
     // packets.
     Scalar* const row = call.memory.thread_rows + (thread + 1) * call.memory.thread_row - padded;

@@ -49,7 +49,7 @@ struct StagePlan {
   /// Numbers it reads from PackedTensors::stages. Constant averaged scores are averaged when they
   /// are packed.
   Index parameters(const Shape& shape) const {
-    if (kind == Kind::normalize) return tensors.weight_columns;
+    if (kind == Kind::normalize) return tensors.weight_rows * tensors.weight_columns;
     if (kind != Kind::gate || from_hidden) return 0;
     return averaged ? logit_width(shape) : logits(shape);
   }
@@ -141,7 +141,7 @@ void add_stage(LayerPlan<Scalar>& plan, Position position, const Stage& stage) {
     entry.bias = std::is_same_v<typename Stage::bias, Bias>       ? BiasShape::per_logit
                  : std::is_same_v<typename Stage::bias, HeadBias> ? BiasShape::per_head
                                                                   : BiasShape::none;
-    entry.activate = &activate_logits<Scalar, typename Stage::activation>;
+    entry.activate = &activate_logits<Scalar, typename ActivationOn<Scalar, typename Stage::activation>::Type>;
   } else if constexpr (detail::is_normalize<Stage>) {
     entry.kind = StagePlan<Scalar>::Kind::normalize;
     entry.number = stage.eps;

@@ -48,7 +48,7 @@ void prepare(const Call<Scalar>& call) {
   const LayerPlan<Scalar>& plan = call.plan;
   const Shape& shape = plan.shape;
   const KeyValueLayout<Scalar> layout{shape.head_dim, shape.value_width()};
-  parallel_for(call.threads, call.block_count, [&](Index block, Index thread) {
+  parallel_for(call.threads_over(plan.columns), call.block_count, [&](Index block, Index thread) {
     const SequencePlace* const next =
         std::upper_bound(call.memory.places, call.memory.places + call.sequence_count, block,
                          [](Index b, const SequencePlace& place) { return b < place.first_block; });

@@ -105,12 +105,17 @@ AttendWorkspace(const Layer&, const AttendSize&) -> AttendWorkspace<Layer>;
 template <class ScalarType, class... Stages>
 class Attend {
  public:
-  using Scalar = ScalarType;
+  static constexpr bool the_scalar_is_float_or_double =
+      std::is_same_v<ScalarType, float> || std::is_same_v<ScalarType, double>;
+  using Scalar = std::conditional_t<the_scalar_is_float_or_double, ScalarType, float>;
+  static_assert(the_scalar_is_float_or_double,
+                "gated_attention: attention is computed in float or double: Attend<float, ...>");
 
   static constexpr bool every_stage_stands_at_sdpa = (... && detail::stands_at_sdpa<Stages>());
   static_assert(every_stage_stands_at_sdpa,
                 "gated_attention: Attend has no projections: give it one mask and stages at::Sdpa");
-  static constexpr bool no_stage_has_parameters = (... && detail::has_no_parameters<Stages>());
+  static constexpr bool no_stage_has_parameters =
+      !every_stage_stands_at_sdpa || (... && detail::has_no_parameters<Stages>());
   static_assert(no_stage_has_parameters,
                 "gated_attention: Attend has no parameters: its gates are FromHidden with NoBias and no HeadMean (add "
                 "the bias to the logits; give averaged scores to SharedHeads with Identity), its norms are "
@@ -118,6 +123,13 @@ class Attend {
   static constexpr bool there_is_at_most_one_gate = (0 + ... + (detail::is_gate<Stages> ? 1 : 0)) <= 1;
   static_assert(there_is_at_most_one_gate,
                 "gated_attention: Attend takes the logits of one gate: combine two gates' scores outside");
+  static constexpr bool there_is_at_most_one_mask = detail::count_masks<Stages...> <= 1;
+  static_assert(there_is_at_most_one_mask,
+                "gated_attention: attention has one mask: keep one of Causal, SlidingWindow and Bidirectional");
+  static constexpr bool no_stage_is_written_twice = !every_stage_stands_at_sdpa || !there_is_at_most_one_gate ||
+                                                    !there_is_at_most_one_mask ||
+                                                    (... && (detail::times_in<Stages, Stages...> == 1));
+  static_assert(no_stage_is_written_twice, "gated_attention: two equal stages: remove one");
 
   /// Stages that have numbers are given behind the shape.
   template <class... Given>

@@ -56,11 +56,10 @@ inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 template <class ScalarType, class... Arguments>
 class GatedAttention {
  public:
-  using Scalar = ScalarType;
-  using Stages = typename detail::StageArguments<Arguments...>::List;
-
   static constexpr bool the_scalar_is_float_or_double =
-      std::is_same_v<Scalar, float> || std::is_same_v<Scalar, double>;
+      std::is_same_v<ScalarType, float> || std::is_same_v<ScalarType, double>;
+  using Scalar = std::conditional_t<the_scalar_is_float_or_double, ScalarType, float>;
+  using Stages = typename detail::StageArguments<Arguments...>::List;
   static_assert(the_scalar_is_float_or_double,
                 "gated_attention: a layer computes in float or double: GatedAttention<float, ...>");
 
@@ -71,8 +70,7 @@ class GatedAttention {
       : GatedAttention(shape, detail::choose_stages(static_cast<const Stages*>(nullptr), given...)) {}
 
   template <class... Given>
-    requires(detail::StageArguments<Arguments...>::shape_is_static &&
-             (... && detail::is_stage<Given>))
+    requires(detail::StageArguments<Arguments...>::shape_is_static)
   explicit GatedAttention(const Given&... given)
       : GatedAttention(detail::StageArguments<Arguments...>::static_shape,
                        detail::choose_stages(static_cast<const Stages*>(nullptr), given...)) {
@@ -139,10 +137,8 @@ class GatedAttention {
   static Limits complete(const Limits& limits) { return kernel::complete_limits(limits); }
 
  private:
-  using Checked = detail::CheckedStages<Stages>;
-  static_assert(sizeof(Checked) > 0);
-  using WrittenOut = decltype(detail::write_out(std::declval<const Stages&>()));
-  static_assert(sizeof(detail::CheckedStages<WrittenOut>) > 0);
+  using WrittenOut = typename detail::WrittenOut<Stages>::Type;
+  static_assert(sizeof(detail::CheckedStages<Stages, WrittenOut>) > 0);
 
   GatedAttention(const Shape& shape, const Stages& stages)
       : stages_(detail::write_out(stages)),

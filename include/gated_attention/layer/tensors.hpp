@@ -41,6 +41,9 @@ constexpr StageList<Stages...> choose_stages(const StageList<Stages...>*, const 
   static_assert(every_value_belongs_to_a_stage,
                 "gated_attention: a value behind the shape is not one of this layer's stages: name its type among the "
                 "layer's template arguments");
+  constexpr bool a_stage_has_one_value = (... && (times_in<Stages, Stages...> > 1 || times_in<Stages, Given...> <= 1));
+  static_assert(a_stage_has_one_value,
+                "gated_attention: two values behind the shape are for the same stage: give one");
   return make_stage_list(choose_stage<Stages>(given...)...);
 }
 

@@ -86,6 +86,12 @@ GATED_ATTENTION_INLINE Packet<Scalar> zero() {
   return broadcast<Scalar>(Scalar(0));
 }
 
+/// 0, 1, 2, …
+template <class Scalar>
+GATED_ATTENTION_INLINE Packet<Scalar> ramp() {
+  return Eigen::internal::plset<Packet<Scalar>>(Scalar(0));
+}
+
 template <class P>
 GATED_ATTENTION_INLINE P add(const P& a, const P& b) {
   return Eigen::internal::padd(a, b);
@@ -179,6 +185,13 @@ GATED_ATTENTION_INLINE Packet<Scalar> polynomial(const Packet<Scalar>& x,
 GATED_ATTENTION_INLINE void prefetch_far([[maybe_unused]] const void* address) {
 #if defined(__GNUC__) || defined(__clang__)
   __builtin_prefetch(address, 0, 2);
+#endif
+}
+
+/// The same for the first-level cache.
+GATED_ATTENTION_INLINE void prefetch_near([[maybe_unused]] const void* address) {
+#if defined(__GNUC__) || defined(__clang__)
+  __builtin_prefetch(address, 0, 3);
 #endif
 }
 

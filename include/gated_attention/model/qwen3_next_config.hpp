@@ -36,6 +36,7 @@ struct Qwen3NextNumbers {
 ///   [Hkv·D, E], norms: [D] y = o_proj (attend(q, k, v) ⊙ σ(gate)) o_proj: [E, Hq·D] scale D^-1/2,
 ///   causal, rotate-half over the first rotary_dim channels, no biases
 struct Qwen3NextDescription {
+  Index layer = 0;
   Qwen3NextNumbers numbers;
   TensorView q_proj, k_proj, v_proj, o_proj, q_norm, k_norm;
 
@@ -153,16 +154,15 @@ inline void refuse_other_tensors(const Checkpoint& checkpoint, Index layer) {
 /// softmax attention over the whole sequence, biases, another rope type, a rotated width that is
 /// not an even integer, a tensor of another shape, one too many or one too few.
 inline Qwen3NextDescription read_qwen3_next(const Checkpoint& checkpoint, Index layer) {
-  const std::string place = "checkpoint " + checkpoint.directory().string();
-  if (checkpoint.model_type() != "qwen3_next")
-    detail::raise<FileError>(place, ": model_type ", detail::in_quotes(checkpoint.model_type()),
-                             " is not known; known: qwen3_next");
+  checkpoint.check_model_type({"qwen3_next"});
   checkpoint.check_softmax_layer(layer);
-  if (checkpoint.layer_type(layer) != "full_attention")
-    detail::raise<FileError>(place, ": layer ", layer, " is ", checkpoint.layer_type(layer),
+  if (const std::string type = checkpoint.layer_type(layer); type != "full_attention")
+    detail::raise<FileError>("checkpoint ", checkpoint.directory().string(), ": layer ", layer,
+                             " is ", type,
                              ", which is not supported for qwen3_next; supported: full_attention");
 
   Qwen3NextDescription found;
+  found.layer = layer;
   found.numbers = detail::read_qwen3_next_numbers(checkpoint.numbers());
   const Qwen3NextNumbers& n = found.numbers;
   const Index query_width = n.query_heads * n.head_dim;
@@ -183,6 +183,12 @@ inline Qwen3NextDescription read_qwen3_next(const Checkpoint& checkpoint, Index 
   found.q_norm = tensor("q_norm.weight", {n.head_dim}, "head_dim");
   found.k_norm = tensor("k_norm.weight", {n.head_dim}, "head_dim");
   return found;
+}
+
+/// The same of the first softmax-attention layer.
+inline Qwen3NextDescription read_qwen3_next(const Checkpoint& checkpoint) {
+  checkpoint.check_model_type({"qwen3_next"});
+  return read_qwen3_next(checkpoint, checkpoint.first_softmax_layer());
 }
 
 }  // namespace gated_attention

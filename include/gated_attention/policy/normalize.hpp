@@ -34,6 +34,11 @@ inline constexpr bool is_norm_extent = std::is_same_v<T, over::Head> || std::is_
 /// y = x / √(mean(x²) + eps) ⊙ m      m = w, 1 + w or 1
 template <class Weight = weight::Plain, class Over = over::Head>
 struct RmsNorm {
+  using weight_convention = Weight;
+  using extent = Over;
+  static constexpr bool over_row = std::is_same_v<Over, over::Row>;
+  static constexpr bool weightless = std::is_same_v<Weight, weight::Weightless>;
+
   static constexpr bool the_weight_is_a_convention = detail::is_norm_weight<Weight>;
   static_assert(the_weight_is_a_convention,
                 "gated_attention: the first choice of an RmsNorm is weight::Plain, weight::OffsetFromOne or "
@@ -41,12 +46,26 @@ struct RmsNorm {
   static constexpr bool the_extent_is_head_or_row = detail::is_norm_extent<Over>;
   static_assert(the_extent_is_head_or_row,
                 "gated_attention: the second choice of an RmsNorm is over::Head or over::Row");
-
-  using weight_convention = Weight;
-  using extent = Over;
-  static constexpr bool over_row = std::is_same_v<Over, over::Row>;
-  static constexpr bool weightless = std::is_same_v<Weight, weight::Weightless>;
 };
+
+namespace detail {
+
+template <class T>
+inline constexpr bool is_rms_norm = false;
+template <class Weight, class Over>
+inline constexpr bool is_rms_norm<RmsNorm<Weight, Over>> = true;
+
+/// The norm a stage was given; told of a mistake, goes on with the plain one.
+template <class Norm>
+struct NormOf {
+  static constexpr bool the_norm_is_an_rms_norm = is_rms_norm<Norm>;
+  using Type = std::conditional_t<the_norm_is_an_rms_norm, Norm, RmsNorm<>>;
+  static_assert(the_norm_is_an_rms_norm,
+                "gated_attention: a norm is RmsNorm with its choices: Normalize<at::Sdpa, RmsNorm<weight::Plain>> or "
+                "QkNorm<RmsNorm<weight::OffsetFromOne>>");
+};
+
+}  // namespace detail
 
 /// RMSNorm at a position. Sums in the compute scalar, guarded against overflow.
 template <class P, class Norm = RmsNorm<>>
@@ -56,15 +75,15 @@ struct Normalize {
                 "gated_attention: a norm names its position first: Normalize<at::Query, RmsNorm<...>>, at::Key, "
                 "at::Value, at::Sdpa or at::Output");
 
-  using position = P;
-  using norm = Norm;
+  using position = std::conditional_t<the_position_comes_first, P, at::Sdpa>;
+  using norm = typename detail::NormOf<std::conditional_t<the_position_comes_first, Norm, RmsNorm<>>>::Type;
 
   Required<double> eps;  ///< added to the mean square
 
   static constexpr detail::StageTensors tensors(const Shape& shape) {
-    constexpr Position place = detail::PositionOf<P>::value;
-    const Index heads = Norm::over_row ? detail::heads_at(place, shape) : 1;
-    return {Norm::weightless ? 0 : 1, heads * detail::width_at(place, shape), 0};
+    constexpr Position place = detail::PositionOf<position>::value;
+    const Index heads = norm::over_row ? detail::heads_at(place, shape) : 1;
+    return {norm::weightless ? 0 : 1, heads * detail::width_at(place, shape), 0};
   }
 };
 

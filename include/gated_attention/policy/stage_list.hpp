@@ -58,7 +58,32 @@ constexpr StageList<First, Rest..., B...> join(const StageList<First, Rest...>& 
   return {a.first, join(a.rest, b)};
 }
 
-/// QkNorm written out as its two norms; every other stage as it is.
+template <class A, class B>
+struct Joined;
+template <class... A, class... B>
+struct Joined<StageList<A...>, StageList<B...>> {
+  using Type = StageList<A..., B...>;
+};
+
+/// The type of a list with every QkNorm written out as its two norms; every other stage as it is. (Types, and no deduced
+/// return type: clang++ would tell a stage's one mistake again and again.)
+template <class Stage>
+struct WrittenOut {
+  using Type = StageList<Stage>;
+};
+template <class Norm>
+struct WrittenOut<QkNorm<Norm>> {
+  using Type = StageList<Normalize<at::Query, Norm>, Normalize<at::Key, Norm>>;
+};
+template <>
+struct WrittenOut<StageList<>> {
+  using Type = StageList<>;
+};
+template <class First, class... Rest>
+struct WrittenOut<StageList<First, Rest...>> {
+  using Type = typename Joined<typename WrittenOut<First>::Type, typename WrittenOut<StageList<Rest...>>::Type>::Type;
+};
+
 template <class Stage>
 constexpr StageList<Stage> written_out(const Stage& stage) {
   return {stage, {}};
@@ -71,7 +96,7 @@ constexpr StageList<Normalize<at::Query, Norm>, Normalize<at::Key, Norm>> writte
 constexpr StageList<> write_out(const StageList<>&) { return {}; }
 
 template <class First, class... Rest>
-constexpr auto write_out(const StageList<First, Rest...>& list) {
+constexpr typename WrittenOut<StageList<First, Rest...>>::Type write_out(const StageList<First, Rest...>& list) {
   return join(written_out(list.first), write_out(list.rest));
 }
 
@@ -153,12 +178,12 @@ constexpr int count_projection_biases = (0 + ... + (is_projection_bias<Stages> ?
 template <class Stage, class... Stages>
 constexpr int times_in = (0 + ... + (std::is_same_v<Stage, Stages> ? 1 : 0));
 
-template <class List>
+template <class List, class WrittenOutList>
 struct CheckedStages;
 
 /// What a list of stages must be, one sentence each.
-template <class... Stages>
-struct CheckedStages<StageList<Stages...>> {
+template <class... Stages, class... Each>
+struct CheckedStages<StageList<Stages...>, StageList<Each...>> {
   static constexpr bool every_argument_is_a_stage = (... && is_stage<Stages>);
   static_assert(every_argument_is_a_stage,
                 "gated_attention: an argument is not a stage: stages are Gate, Normalize, QkNorm, Activate, Scale, "
@@ -173,8 +198,8 @@ struct CheckedStages<StageList<Stages...>> {
   static_assert(there_is_at_most_one_projection_bias,
                 "gated_attention: name all biased projections in one stage: ProjectionBias<at::Query, at::Key, ...>");
   static constexpr bool no_stage_is_written_twice =
-      count_masks<Stages...> > 1 || count_ropes<Stages...> > 1 || count_projection_biases<Stages...> > 1 ||
-      (... && (times_in<Stages, Stages...> == 1));
+      !every_argument_is_a_stage || !there_is_at_most_one_mask || !there_is_at_most_one_rotation ||
+      !there_is_at_most_one_projection_bias || (... && (times_in<Each, Each...> == 1));
   static_assert(no_stage_is_written_twice,
                 "gated_attention: two equal stages: remove one (QkNorm is Normalize<at::Query> and "
                 "Normalize<at::Key>)");

@@ -10,14 +10,18 @@
 namespace gated_attention {
 
 /// y ← activation(y), without parameters: the paper's "SDPA SiLU" is Activate<at::Sdpa, Silu>.
-template <class P, class Activation>
+template <class P, class A>
 struct Activate {
   static constexpr bool the_position_comes_first = detail::RowPosition<P>;
   static_assert(the_position_comes_first,
                 "gated_attention: an activation names its position first: Activate<at::Sdpa, Silu>");
+  static constexpr bool the_choice_is_an_activation = !the_position_comes_first || Activation<A>;
+  static_assert(the_choice_is_an_activation,
+                "gated_attention: Activate takes an activation: Sigmoid, Silu, ..., or a type with value and "
+                "derivative on packets");
 
-  using position = P;
-  using activation = Activation;
+  using position = std::conditional_t<the_position_comes_first, P, at::Sdpa>;
+  using activation = std::conditional_t<Activation<A>, A, Identity>;
 
   static constexpr detail::StageTensors tensors(const Shape&) { return {}; }
 };
@@ -29,7 +33,7 @@ struct Scale {
   static_assert(the_position_comes_first,
                 "gated_attention: a scale names its position: Scale<at::Query>{.factor = 2.0}");
 
-  using position = P;
+  using position = std::conditional_t<the_position_comes_first, P, at::Sdpa>;
 
   Required<double> factor;
 

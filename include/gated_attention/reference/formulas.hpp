@@ -173,6 +173,7 @@ struct Visible {
 struct Attention {
   Tensor output;       ///< [T, Hq, Dv]
   Tensor log_sum_exp;  ///< [T, Hq, 1]
+  Tensor first_key;    ///< [T, Hq, 1], the probability of key 0
 };
 
 /// o[t, h, :] = Σ_s softmax_s(scale · q[t, h, :] · k[s, g, :]) v[s, g, :]      g = h / (Hq/Hkv)
@@ -184,7 +185,8 @@ inline Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const
                         double scale) {
   const Index keys = k.tokens, group = q.heads / k.heads;
   constexpr double infinity = std::numeric_limits<double>::infinity();
-  Attention result{Tensor(q.tokens, q.heads, v.width), Tensor(q.tokens, q.heads, 1)};
+  Attention result{Tensor(q.tokens, q.heads, v.width), Tensor(q.tokens, q.heads, 1),
+                   Tensor(q.tokens, q.heads, 1)};
   std::vector<double> scores(static_cast<std::size_t>(keys));
   for (Index t = 0; t < q.tokens; ++t)
     for (Index h = 0; h < q.heads; ++h) {
@@ -201,10 +203,12 @@ inline Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const
         if (!visible(position, s) || scores.data()[s] == -infinity) continue;
         const double weight = std::exp(scores.data()[s] - largest);
         sum += weight;
+        if (s == 0) result.first_key(t, h, 0) = weight;
         for (Index c = 0; c < v.width; ++c) result.output(t, h, c) += weight * v(s, h / group, c);
       }
       result.log_sum_exp(t, h, 0) = largest + std::log(sum);
       if (largest == -infinity) continue;
+      result.first_key(t, h, 0) /= sum;
       for (Index c = 0; c < v.width; ++c) result.output(t, h, c) /= sum;
     }
   return result;

@@ -14,9 +14,10 @@ namespace gated_attention::reference {
 
 /// What a layer gives; a position without a gate has no scores.
 struct Result {
-  Tensor y;            ///< [T, 1, E]
-  Tensor attention;    ///< [T, Hq, Dv], the SDPA output before the stages at Sdpa
-  Tensor log_sum_exp;  ///< [T, Hq, 1]
+  Tensor y;                      ///< [T, 1, E]
+  Tensor attention;              ///< [T, Hq, Dv], the SDPA output before the stages at Sdpa
+  Tensor log_sum_exp;            ///< [T, Hq, 1]
+  Tensor first_token_attention;  ///< [T, Hq, 1], the probability of each sequence's first token
   /// Of the last gate at each position, after its activation (and mean): [T, heads, width] with 1
   /// head for SharedHeads and HeadMean and width 1 for Headwise.
   Tensor gate_scores[5];
@@ -67,12 +68,14 @@ class Forward {
   void attend_sequences(const Tensor& q, const Tensor& k, const Tensor& v) {
     result_.attention = Tensor(0, q.heads, v.width);
     result_.log_sum_exp = Tensor(0, q.heads, 1);
+    result_.first_token_attention = Tensor(0, q.heads, 1);
     Index first = 0;
     for (const Index length : lengths_) {
       const Attention part = attend(rows(q, first, length), rows(k, first, length),
                                     rows(v, first, length), layer_.visible, layer_.scale);
       append(result_.attention, part.output);
       append(result_.log_sum_exp, part.log_sum_exp);
+      append(result_.first_token_attention, part.first_key);
       first += length;
     }
   }
