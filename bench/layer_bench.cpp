@@ -57,8 +57,10 @@ double operations(const Shape& shape, Index parameters, Index tokens) {
 }
 
 template <class... Stages>
-Runner make_runner(const char* name, const Shape& shape, Index tokens, Index threads, const Stages&... stages) {
-  const auto attention = compose<float>(shape, stages..., QkNorm<>{.eps = 1e-6}, Rope<>{.theta = 1e6}, Causal{});
+Runner make_runner(const char* name, const Shape& shape, Index tokens, Index threads,
+                   const Stages&... stages) {
+  const auto attention =
+      compose<float>(shape, stages..., QkNorm<>{.eps = 1e-6}, Rope<>{.theta = 1e6}, Causal{});
   using Layer = std::remove_const_t<decltype(attention)>;
   struct State {
     Layer layer;
@@ -69,12 +71,14 @@ Runner make_runner(const char* name, const Shape& shape, Index tokens, Index thr
   Parameters parameters(attention);
   initialize(parameters, 1);
   auto state = std::make_shared<State>(
-      State{attention, pack(attention, parameters), Workspace(attention, {.tokens = tokens, .threads = threads}),
-            normal_values(tokens * shape.model_dim), std::vector<float>(static_cast<std::size_t>(tokens * shape.model_dim))});
+      State{attention, pack(attention, parameters),
+            Workspace(attention, {.tokens = tokens, .threads = threads}),
+            normal_values(tokens * shape.model_dim),
+            std::vector<float>(static_cast<std::size_t>(tokens * shape.model_dim))});
   const auto run = [state, tokens] {
     const Index columns = state->layer.shape().model_dim;
-    state->layer.forward({.x = {state->x.data(), tokens, columns}}, state->weights, state->workspace,
-                         {state->y.data(), tokens, columns});
+    state->layer.forward({.x = {state->x.data(), tokens, columns}}, state->weights,
+                         state->workspace, {state->y.data(), tokens, columns});
   };
   return {name, run, operations(shape, Layer::parameter_count(shape), tokens)};
 }
@@ -108,7 +112,8 @@ Table measure(const Shape& shape, Index tokens, int threads) {
   constexpr int least_rounds = 5, most_rounds = 21;
   constexpr double enough_seconds = 12;
   const std::vector<Runner> runners = make_runners(shape, tokens, threads);
-  std::vector<std::vector<double>> seconds(runners.size()), share(runners.size()), ratio(runners.size());
+  std::vector<std::vector<double>> seconds(runners.size()), share(runners.size()),
+      ratio(runners.size());
   for (const Runner& runner : runners) runner.run();
   const auto start = bench::Clock::now();
   for (int round = 0; round < most_rounds; ++round) {
@@ -127,15 +132,17 @@ Table measure(const Shape& shape, Index tokens, int threads) {
   Table table;
   for (std::size_t i = 0; i < runners.size(); ++i) {
     const double median = bench::median(seconds[i]);
-    table[runners[i].name] = {median, runners[i].operations / median * 1e-9, bench::median(share[i]),
-                              bench::median(ratio[i])};
+    table[runners[i].name] = {median, runners[i].operations / median * 1e-9,
+                              bench::median(share[i]), bench::median(ratio[i])};
   }
   return table;
 }
 
-void forward(benchmark::State& state, const NamedShape& shape, const std::string& gate, Index tokens, int threads) {
+void forward(benchmark::State& state, const NamedShape& shape, const std::string& gate,
+             Index tokens, int threads) {
   static std::map<std::string, Table> measured;
-  const std::string key = std::string(shape.name) + "/" + std::to_string(tokens) + "/" + std::to_string(threads);
+  const std::string key =
+      std::string(shape.name) + "/" + std::to_string(tokens) + "/" + std::to_string(threads);
   if (!measured.contains(key)) measured[key] = measure(shape.shape, tokens, threads);
   const Measured& own = measured[key][gate];
   for (auto _ : state) state.SetIterationTime(own.seconds);
@@ -148,9 +155,10 @@ void forward(benchmark::State& state, const NamedShape& shape, const std::string
 class MarkdownReporter : public benchmark::BenchmarkReporter {
  public:
   bool ReportContext(const Context&) override {
-    std::printf("%s, %s; medians; share of the multiply-add peak of the same run\n\n", instruction_set,
-                GATED_ATTENTION_BENCH_FLAGS);
-    std::printf("| shape | tokens | threads | gate | ms | GFLOP/s | share of peak | time / ungated |\n");
+    std::printf("%s, %s; medians; share of the multiply-add peak of the same run\n\n",
+                instruction_set, GATED_ATTENTION_BENCH_FLAGS);
+    std::printf(
+        "| shape | tokens | threads | gate | ms | GFLOP/s | share of peak | time / ungated |\n");
     std::printf("|---|---|---|---|---|---|---|---|\n");
     return true;
   }
@@ -158,12 +166,15 @@ class MarkdownReporter : public benchmark::BenchmarkReporter {
   void ReportRuns(const std::vector<Run>& runs) override {
     for (const Run& run : runs) {
       std::string name = run.benchmark_name();
-      for (const char* label : {"BM_forward/", "shape:", "tokens:", "threads:", "gate:", "/iterations:1/manual_time"})
-        if (const auto at = name.find(label); at != std::string::npos) name.erase(at, std::string(label).size());
-      for (std::size_t at = name.find('/'); at != std::string::npos; at = name.find('/', at + 3)) name.replace(at, 1, " | ");
-      std::printf("| %s | %.2f | %.0f | %.1f %% | %.3f |\n", name.c_str(), run.GetAdjustedRealTime(),
-                  run.counters.at("gflops").value, 100 * run.counters.at("share").value,
-                  run.counters.at("ratio").value);
+      for (const char* label :
+           {"BM_forward/", "shape:", "tokens:", "threads:", "gate:", "/iterations:1/manual_time"})
+        if (const auto at = name.find(label); at != std::string::npos)
+          name.erase(at, std::string(label).size());
+      for (std::size_t at = name.find('/'); at != std::string::npos; at = name.find('/', at + 3))
+        name.replace(at, 1, " | ");
+      std::printf("| %s | %.2f | %.0f | %.1f %% | %.3f |\n", name.c_str(),
+                  run.GetAdjustedRealTime(), run.counters.at("gflops").value,
+                  100 * run.counters.at("share").value, run.counters.at("ratio").value);
       std::fflush(stdout);
     }
   }
@@ -172,19 +183,28 @@ class MarkdownReporter : public benchmark::BenchmarkReporter {
 }  // namespace
 
 int main(int argc, char** argv) {
-  constexpr const char* gates[] = {"none",          "sdpa_elementwise",  "sdpa_headwise",  "sdpa_head_mean",
-                                   "sdpa_add_silu", "value_elementwise", "value_headwise", "key_elementwise",
-                                   "query_elementwise", "output_elementwise", "sdpa_norm"};
+  constexpr const char* gates[] = {"none",
+                                   "sdpa_elementwise",
+                                   "sdpa_headwise",
+                                   "sdpa_head_mean",
+                                   "sdpa_add_silu",
+                                   "value_elementwise",
+                                   "value_headwise",
+                                   "key_elementwise",
+                                   "query_elementwise",
+                                   "output_elementwise",
+                                   "sdpa_norm"};
   for (const NamedShape& shape : shapes)
     for (const Index tokens : {128, 512, 2048, 8192})
       for (const int threads : {1, 2})
         for (const char* gate : gates)
-          benchmark::RegisterBenchmark(("BM_forward/shape:" + std::string(shape.name) + "/tokens:" + std::to_string(tokens) +
-                                        "/threads:" + std::to_string(threads) + "/gate:" + gate)
-                                           .c_str(),
-                                       [&shape, gate, tokens, threads](benchmark::State& state) {
-                                         forward(state, shape, gate, tokens, threads);
-                                       })
+          benchmark::RegisterBenchmark(
+              ("BM_forward/shape:" + std::string(shape.name) + "/tokens:" + std::to_string(tokens) +
+               "/threads:" + std::to_string(threads) + "/gate:" + gate)
+                  .c_str(),
+              [&shape, gate, tokens, threads](benchmark::State& state) {
+                forward(state, shape, gate, tokens, threads);
+              })
               ->UseManualTime()
               ->Iterations(1)
               ->Unit(benchmark::kMillisecond);

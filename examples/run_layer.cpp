@@ -42,7 +42,8 @@ struct Input {
 };
 
 template <class Scalar>
-Input<Scalar> recorded_input(const ga::ExpectedOutputs& recorded, Index layer, Index tokens, Index model_dim) {
+Input<Scalar> recorded_input(const ga::ExpectedOutputs& recorded, Index layer, Index tokens,
+                             Index model_dim) {
   const ga::TensorView input = recorded.input(layer), output = recorded.output(layer);
   Input<Scalar> found;
   found.tokens = tokens;
@@ -50,7 +51,8 @@ Input<Scalar> recorded_input(const ga::ExpectedOutputs& recorded, Index layer, I
   found.x.resize(static_cast<std::size_t>(tokens * model_dim));
   found.expected.resize(found.x.size());
   ga::read_rows<Scalar>(input, 0, ga::MatrixView<Scalar>(found.x.data(), tokens, model_dim));
-  ga::read_rows<double>(output, 0, ga::MatrixView<double>(found.expected.data(), tokens, model_dim));
+  ga::read_rows<double>(output, 0,
+                        ga::MatrixView<double>(found.expected.data(), tokens, model_dim));
   return found;
 }
 
@@ -67,7 +69,8 @@ Input<Scalar> seeded_input(Index tokens, Index model_dim) {
 }
 
 template <class Scalar>
-Input<Scalar> choose_input(const ga::Checkpoint& checkpoint, const Options& options, Index layer, Index model_dim) {
+Input<Scalar> choose_input(const ga::Checkpoint& checkpoint, const Options& options, Index layer,
+                           Index model_dim) {
   constexpr Index default_tokens = 512;
   const auto recorded = ga::ExpectedOutputs::beside(checkpoint);
   if (recorded && recorded->has(layer)) {
@@ -135,26 +138,29 @@ void print(const nlohmann::json& report) {
   std::printf("  %s\n", text("description").c_str());
   std::printf("  input                   %ld tokens, %s, in %s\n", report["tokens"].get<long>(),
               text("input").c_str(), text("precision").c_str());
-  std::printf("  time                    %.3f ms on %ld threads, %.1f GFLOP/s, %.0f %% of the FMA peak (%s)\n",
-              number("milliseconds"), report["threads"].get<long>(), number("gflops"), 100 * number("share_of_peak"),
-              text("instruction_set").c_str());
+  std::printf(
+      "  time                    %.3f ms on %ld threads, %.1f GFLOP/s, %.0f %% of the FMA peak "
+      "(%s)\n",
+      number("milliseconds"), report["threads"].get<long>(), number("gflops"),
+      100 * number("share_of_peak"), text("instruction_set").c_str());
   const nlohmann::json& gate = report["gate"];
-  std::printf("  gate                    mean %.4f; %.2f %% of scores below 0.01, %.2f %% below 0.1\n",
-              gate["mean"].get<double>(), 100 * gate["below_0_01"].get<double>(),
-              100 * gate["below_0_1"].get<double>());
+  std::printf(
+      "  gate                    mean %.4f; %.2f %% of scores below 0.01, %.2f %% below 0.1\n",
+      gate["mean"].get<double>(), 100 * gate["below_0_01"].get<double>(),
+      100 * gate["below_0_1"].get<double>());
   std::printf("  first-token attention   %.4f\n", number("first_token_attention"));
   if (report["max_relative_error"].is_null())
     std::printf("  error                   no recorded output for this input\n");
   else
-    std::printf("  error                   %.2e of the largest recorded output\n", number("max_relative_error"));
+    std::printf("  error                   %.2e of the largest recorded output\n",
+                number("max_relative_error"));
 }
 
 template <class Scalar>
 nlohmann::json run(const Options& options) {
   const ga::Checkpoint checkpoint(options.checkpoint);
-  if (checkpoint.softmax_layers().empty())
-    ga::detail::raise<ga::FileError>("checkpoint ", options.checkpoint, ": has no softmax-attention layer");
-  const Index layer = options.layer.value_or(checkpoint.softmax_layers().front());
+  checkpoint.check_model_type({"qwen3_next"});
+  const Index layer = options.layer ? *options.layer : checkpoint.first_softmax_layer();
   const auto opened = ga::open_qwen3_next<Scalar>(checkpoint, layer);
   const auto& attention = opened.layer;
   const auto weights = pack(attention, opened.parameters);
@@ -167,7 +173,8 @@ nlohmann::json run(const Options& options) {
   const ga::MatrixView<const Scalar> x_view(input.x.data(), tokens, shape.model_dim);
   const ga::MatrixView<Scalar> y_view(y.data(), tokens, shape.model_dim);
 
-  std::vector<Scalar> scores(static_cast<std::size_t>(tokens * shape.query_heads * shape.value_width()));
+  std::vector<Scalar> scores(
+      static_cast<std::size_t>(tokens * shape.query_heads * shape.value_width()));
   std::vector<Scalar> lse(static_cast<std::size_t>(tokens * shape.query_heads)), first(lse.size());
   ga::Results<Scalar> results;
   results.log_sum_exp = {lse.data(), tokens, shape.query_heads};
@@ -176,8 +183,9 @@ nlohmann::json run(const Options& options) {
   attention.forward({.x = x_view}, weights, workspace, y_view, results);
 
   const int threads = static_cast<int>(workspace.limits().threads);
-  const Timing timing = measure([&] { attention.forward({.x = x_view}, weights, workspace, y_view); },
-                                operations(shape, attention.parameter_count(shape), tokens), threads);
+  const Timing timing =
+      measure([&] { attention.forward({.x = x_view}, weights, workspace, y_view); },
+              operations(shape, attention.parameter_count(shape), tokens), threads);
   const ga::GateStatistics gate = ga::gate_statistics(results.gate_scores.sdpa);
   std::optional<double> error;
   if (!input.expected.empty()) error = max_relative_error(y, input.expected);
@@ -199,7 +207,8 @@ nlohmann::json run(const Options& options) {
           {"gflops", timing.gflops},
           {"peak_gflops", timing.peak_gflops},
           {"share_of_peak", timing.gflops / timing.peak_gflops},
-          {"gate", {{"mean", gate.mean}, {"below_0_01", gate.below_0_01}, {"below_0_1", gate.below_0_1}}},
+          {"gate",
+           {{"mean", gate.mean}, {"below_0_01", gate.below_0_01}, {"below_0_1", gate.below_0_1}}},
           {"first_token_attention", ga::mean(results.first_token_attention)},
           {"max_relative_error", number_or_null(error)}};
 }
@@ -209,15 +218,21 @@ nlohmann::json run(const Options& options) {
 int main(int argc, char** argv) {
   constexpr int bad_input = 2;
   Options options;
-  CLI::App app{"Runs one softmax-attention layer of a published model on hidden states, and reports what it is and does."};
+  CLI::App app{
+      "Runs one softmax-attention layer of a published model on hidden states, and reports what it "
+      "is and does."};
   app.add_option("checkpoint", options.checkpoint,
-                 "directory with config.json and model*.safetensors (default: a small Qwen3-Next of the repository)");
-  app.add_option("--layer", options.layer, "number of the layer (default: the first softmax-attention layer)");
+                 "directory with config.json and model*.safetensors (default: a small Qwen3-Next "
+                 "of the repository)");
+  app.add_option("--layer", options.layer,
+                 "number of the layer (default: the first softmax-attention layer)");
   app.add_option("--tokens", options.tokens,
-                 "how many tokens: the first of those recorded in expected.safetensors, or seeded ones where that is "
+                 "how many tokens: the first of those recorded in expected.safetensors, or seeded "
+                 "ones where that is "
                  "absent or has fewer (default: all recorded, or 512)")
       ->check(CLI::Range(Index{1}, Index{1} << 24));
-  app.add_option("--threads", options.threads, "threads (default: what OpenMP gives)")->check(CLI::Range(1, 4096));
+  app.add_option("--threads", options.threads, "threads (default: what OpenMP gives)")
+      ->check(CLI::Range(1, 4096));
   app.add_option("--precision", options.precision, "float or double (default: float)")
       ->check(CLI::IsMember({"float", "double"}));
   app.add_flag("--json", options.json, "print one JSON object instead of text");
@@ -230,7 +245,8 @@ int main(int argc, char** argv) {
     return bad_input;
   }
   try {
-    const nlohmann::json report = options.precision == "double" ? run<double>(options) : run<float>(options);
+    const nlohmann::json report =
+        options.precision == "double" ? run<double>(options) : run<float>(options);
     if (options.json)
       std::printf("%s\n", report.dump(2).c_str());
     else

@@ -11,13 +11,18 @@
 namespace gated_attention::paper {
 
 /// 15A2B, the mixture of Tables 1, 3 and 4 (24 layers).
-inline constexpr Shape shape_15a2b{.model_dim = 2048, .query_heads = 32, .kv_heads = 4, .head_dim = 128};
+inline constexpr Shape shape_15a2b{
+    .model_dim = 2048, .query_heads = 32, .kv_heads = 4, .head_dim = 128};
 /// The same with 8 kv heads, Table 1 row 2, and with 48 query heads, row 3.
-inline constexpr Shape shape_15a2b_k8{.model_dim = 2048, .query_heads = 32, .kv_heads = 8, .head_dim = 128};
-inline constexpr Shape shape_15a2b_q48{.model_dim = 2048, .query_heads = 48, .kv_heads = 4, .head_dim = 128};
+inline constexpr Shape shape_15a2b_k8{
+    .model_dim = 2048, .query_heads = 32, .kv_heads = 8, .head_dim = 128};
+inline constexpr Shape shape_15a2b_q48{
+    .model_dim = 2048, .query_heads = 48, .kv_heads = 4, .head_dim = 128};
 /// The dense 1.7B models of Table 2 with 28 and with 48 layers.
-inline constexpr Shape shape_1_7b_28_layers{.model_dim = 2048, .query_heads = 16, .kv_heads = 8, .head_dim = 128};
-inline constexpr Shape shape_1_7b_48_layers{.model_dim = 1536, .query_heads = 16, .kv_heads = 8, .head_dim = 128};
+inline constexpr Shape shape_1_7b_28_layers{
+    .model_dim = 2048, .query_heads = 16, .kv_heads = 8, .head_dim = 128};
+inline constexpr Shape shape_1_7b_48_layers{
+    .model_dim = 1536, .query_heads = 16, .kv_heads = 8, .head_dim = 128};
 
 inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 

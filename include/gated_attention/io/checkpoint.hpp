@@ -116,9 +116,10 @@ class Checkpoint {
   /// Decoder layers, `num_hidden_layers`.
   Index layers() const { return static_cast<Index>(layer_types().size()); }
 
-  /// "full_attention", "linear_attention", ... of every layer. Where config.json has no `layer_types`: every
-  /// `full_attention_interval`-th is "full_attention" (qwen3_next: 4 if not given), or all are. Read anew at every
-  /// call, not on opening: models of a type that nobody asks for layers may spell these keys otherwise.
+  /// "full_attention", "linear_attention", ... of every layer. Where config.json has no
+  /// `layer_types`: every `full_attention_interval`-th is "full_attention" (qwen3_next: 4 if not
+  /// given), or all are. Read anew at every call, not on opening: models of a type that nobody asks
+  /// for layers may spell these keys otherwise.
   std::vector<std::string> layer_types() const {
     const Index layers = numbers_.extent("num_hidden_layers");
     constexpr Index most_layers = 1 << 20;

@@ -271,13 +271,27 @@ void attend_item(const AttendArguments<Scalar>& call, const AttendItem& item, In
                  total.output + t * group * stride);
 }
 
+/// Multiply-adds of a call, about.
+template <class Scalar>
+double attend_work(const AttendArguments<Scalar>& call) {
+  double pairs = 0;
+  for (Index s = 0; s < call.sequence_count; ++s) {
+    const AttendSequence<Scalar>& sequence = call.sequences[s];
+    const Index middle = sequence.tokens / 2;
+    pairs += static_cast<double>(sequence.tokens) *
+             static_cast<double>(sequence.bounds.end(middle) - sequence.bounds.begin(middle));
+  }
+  return pairs * static_cast<double>(call.query_heads * (call.key_dim + call.value_dim));
+}
+
 /// Runs the call on at most `threads` threads; scratch was laid out for at least as many of
 /// everything.
 template <class Scalar>
 void attend(const AttendArguments<Scalar>& call, const AttendScratch<Scalar>& scratch,
             Index threads) {
-  const Index tiles = list_items(call, threads, scratch.items);
-  parallel_for(threads, tiles * call.kv_heads, [&](Index item, Index thread) {
+  const Index team = threads_for(threads, attend_work(call));
+  const Index tiles = list_items(call, team, scratch.items);
+  parallel_for(team, tiles * call.kv_heads, [&](Index item, Index thread) {
     attend_item(call, scratch.items[item / call.kv_heads], item % call.kv_heads, scratch, thread);
   });
 }

@@ -43,14 +43,23 @@ const HeadsView<Scalar>& scores_at(const GateScores<Scalar>& scores, Position po
   }
 }
 
-/// Writes the scores that were asked for. Runs behind `prepare`, which averages; the logits stand
-/// until the next call.
+/// The last gate written at a position, or null.
+template <class Scalar>
+const StagePlan<Scalar>* last_gate_at(const LayerPlan<Scalar>& plan, Position position) {
+  const StagePlan<Scalar>* last = nullptr;
+  for (const StagePlan<Scalar>& stage : plan.stages)
+    if (stage.kind == StagePlan<Scalar>::Kind::gate && stage.position == position) last = &stage;
+  return last;
+}
+
+/// Writes the scores that were asked for, of the last gate at each position. Runs behind `prepare`,
+/// which averages; the logits stand until the next call.
 template <class Scalar>
 void record_gate_scores(const Call<Scalar>& call) {
-  for (const StagePlan<Scalar>& stage : call.plan.stages) {
-    if (stage.kind != StagePlan<Scalar>::Kind::gate) continue;
-    const HeadsView<Scalar>& scores = scores_at(call.results.gate_scores, stage.position);
-    if (!scores.empty()) record_scores(call, stage, scores);
+  for (int i = 0; i < 5; ++i) {
+    const Position position = static_cast<Position>(i);
+    const HeadsView<Scalar>& scores = scores_at(call.results.gate_scores, position);
+    if (!scores.empty()) record_scores(call, *last_gate_at(call.plan, position), scores);
   }
 }
 

@@ -130,13 +130,13 @@ class Attend {
                                                     !there_is_at_most_one_mask ||
                                                     (... && (detail::times_in<Stages, Stages...> == 1));
   static_assert(no_stage_is_written_twice, "gated_attention: two equal stages: remove one");
+  static_assert(sizeof(detail::CheckedActivations<Scalar, StageList<Stages...>>) > 0);
 
   /// Stages that have numbers are given behind the shape.
   template <class... Given>
   explicit Attend(const AttendShape& shape, const Given&... given)
-      : shape_(shape), plan_(kernel::make_plan<Scalar>(layer_shape(shape), detail::write_out(detail::choose_stages(
+      : shape_(shape), plan_(kernel::make_plan<Scalar>(kernel::checked_shape("Attend", layer_shape(shape)), detail::write_out(detail::choose_stages(
                                 static_cast<const StageList<Stages...>*>(nullptr), given...)))) {
-    kernel::check_shape("Attend", plan_.shape);
     for (const kernel::StagePlan<Scalar>& stage : plan_.stages) kernel::check_stage("Attend", stage, plan_.shape);
     plan_.scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 
@@ -49,6 +50,17 @@ inline void check_shape(const char* function, const Shape& shape) {
   if (shape.query_heads % shape.kv_heads != 0)
     detail::raise<ShapeError>(function, ": query_heads is ", shape.query_heads, ", not a multiple of kv_heads, ",
                               shape.kv_heads);
+  // Room for every projection and gate, for padding and bytes, beside what the extents multiply to.
+  constexpr Index room = 512;
+  const Index width = detail::checked_product(shape.query_heads, std::max(shape.head_dim, shape.value_width()), function);
+  detail::checked_product(detail::checked_product(std::max(width, shape.model_dim), shape.model_dim, function), room,
+                          function);
+}
+
+/// The shape, checked before anything is made of it.
+inline const Shape& checked_shape(const char* function, const Shape& shape) {
+  check_shape(function, shape);
+  return shape;
 }
 
 template <class Scalar>
@@ -64,7 +76,7 @@ void check_stage(const char* function, const StagePlan<Scalar>& stage, const Sha
   if (stage.first_dim < 0 || stage.rotary_dim < 2 || stage.rotary_dim % 2 != 0)
     detail::raise<ShapeError>(function, ": Rope's rotary_dim is ", stage.rotary_dim, " from first_dim ",
                               stage.first_dim, ", it must be even, at least 2, and start at 0 or later");
-  if (stage.first_dim + stage.rotary_dim > shape.head_dim)
+  if (stage.rotary_dim > shape.head_dim - stage.first_dim)
     detail::raise<ShapeError>(function, ": Rope turns channels ", stage.first_dim, " to ",
                               stage.first_dim + stage.rotary_dim, ", head_dim is ", shape.head_dim);
   if (stage.rotated_pairs < 1 || stage.rotated_pairs > stage.pairs)
@@ -75,7 +87,6 @@ void check_stage(const char* function, const StagePlan<Scalar>& stage, const Sha
 /// Checks the numbers of a plan, then lays its columns out.
 template <class Scalar>
 void finish_plan(const char* function, LayerPlan<Scalar>& plan, const std::vector<Index>& first_tensors) {
-  check_shape(function, plan.shape);
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     check_stage(function, plan.stages[i], plan.shape);
     plan.stages[i].first_tensor = first_tensors[i];
@@ -205,18 +216,17 @@ void check_results(const char* function, const LayerPlan<Scalar>& plan, const Re
       detail::raise<ShapeError>(function, ": results.first_token_attention of ", tokens,
                                 " rows is computed from results.log_sum_exp, which has ", 0);
   }
-  bool gated[5] = {};
-  for (const StagePlan<Scalar>& stage : plan.stages) {
-    if (stage.kind != StagePlan<Scalar>::Kind::gate) continue;
-    gated[static_cast<int>(stage.position)] = true;
-    check_heads(function, "results.gate_scores", scores_at(results.gate_scores, stage.position), tokens,
-                stage.averaged ? 1 : stage.logit_heads(shape), stage.logit_width(shape));
+  for (int i = 0; i < 5; ++i) {
+    const Position position = static_cast<Position>(i);
+    const HeadsView<Scalar>& scores = scores_at(results.gate_scores, position);
+    const StagePlan<Scalar>* const gate = last_gate_at(plan, position);
+    if (gate != nullptr)
+      check_heads(function, "results.gate_scores", scores, tokens, gate->averaged ? 1 : gate->logit_heads(shape),
+                  gate->logit_width(shape));
+    else if (!scores.empty())
+      detail::raise<ShapeError>(function, ": results.gate_scores asks for ", scores.tokens(), " rows of scores at ",
+                                detail::name_of(position), ", where the layer has 0 gates");
   }
-  for (int position = 0; position < 5; ++position)
-    if (!gated[position] && !scores_at(results.gate_scores, static_cast<Position>(position)).empty())
-      detail::raise<ShapeError>(function, ": results.gate_scores asks for ", scores_at(results.gate_scores,
-                                static_cast<Position>(position)).tokens(), " rows of scores at ",
-                                detail::name_of(static_cast<Position>(position)), ", where the layer has 0 gates");
 }
 
 /// A stage with pointers for its numbers.

@@ -60,9 +60,6 @@ class GatedAttention {
       std::is_same_v<ScalarType, float> || std::is_same_v<ScalarType, double>;
   using Scalar = std::conditional_t<the_scalar_is_float_or_double, ScalarType, float>;
   using Stages = typename detail::StageArguments<Arguments...>::List;
-  static_assert(the_scalar_is_float_or_double,
-                "gated_attention: a layer computes in float or double: GatedAttention<float, ...>");
-
   /// The shape, and the value of every stage that has numbers, in any order.
   template <class... Given>
     requires(!detail::StageArguments<Arguments...>::shape_is_static)
@@ -138,11 +135,14 @@ class GatedAttention {
 
  private:
   using WrittenOut = typename detail::WrittenOut<Stages>::Type;
+  static_assert(the_scalar_is_float_or_double,
+                "gated_attention: a layer computes in float or double: GatedAttention<float, ...>");
   static_assert(sizeof(detail::CheckedStages<Stages, WrittenOut>) > 0);
+  static_assert(sizeof(detail::CheckedActivations<Scalar, Stages>) > 0);
 
   GatedAttention(const Shape& shape, const Stages& stages)
       : stages_(detail::write_out(stages)),
-        tensors_(detail::list_tensors(stages_, shape)),
+        tensors_(detail::list_tensors(stages_, kernel::checked_shape("GatedAttention", shape))),
         plan_(kernel::make_plan<Scalar>(shape, stages_)) {
     kernel::finish_plan("GatedAttention", plan_, tensors_.first_stage_tensor);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstdlib>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -23,7 +24,7 @@ constexpr Stage choose_stage() {
   if constexpr (a_stage_with_numbers_was_given_them)
     return Stage{};
   else
-    return *static_cast<const Stage*>(nullptr);
+    std::abort();
 }
 
 template <class Stage, class First, class... Rest>

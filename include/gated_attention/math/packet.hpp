@@ -47,7 +47,7 @@ GATED_ATTENTION_INLINE void store(Scalar* to, const Packet<Scalar>& value) {
 template <class Scalar>
 GATED_ATTENTION_INLINE Packet<Scalar> load_partial(const Scalar* from, Index count) {
   Scalar buffer[lanes<Scalar>] = {};
-  for (Index i = 0; i < count; ++i) buffer[i] = from[i];
+  for (Index i = 0; i < lanes<Scalar> && i < count; ++i) buffer[i] = from[i];
   return load<Scalar>(buffer);
 }
 
@@ -56,7 +56,7 @@ template <class Scalar>
 GATED_ATTENTION_INLINE void store_partial(Scalar* to, const Packet<Scalar>& value, Index count) {
   Scalar buffer[lanes<Scalar>];
   store<Scalar>(buffer, value);
-  for (Index i = 0; i < count; ++i) to[i] = buffer[i];
+  for (Index i = 0; i < lanes<Scalar> && i < count; ++i) to[i] = buffer[i];
 }
 
 /// load where a whole packet is left before `width`, load_partial at the tail.

@@ -14,7 +14,8 @@ inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 /// The softmax-attention layer of Qwen3-Next: QK norm by 1 + w, rotary embedding of the first quarter of the head, causal,
 /// an elementwise sigmoid gate on the SDPA output.
 template <class Scalar>
-using Qwen3NextAttention = GatedAttention<Scalar, QkNorm<RmsNorm<weight::OffsetFromOne>>, Rope<>, Causal, Gate<at::Sdpa>>;
+using Qwen3NextAttention =
+    GatedAttention<Scalar, QkNorm<RmsNorm<weight::OffsetFromOne>>, Rope<>, Causal, Gate<at::Sdpa>>;
 
 /// A published layer, opened: the layer and its parameters.
 template <class Layer>
@@ -26,12 +27,13 @@ struct OpenedLayer {
 /// The layer of these numbers.
 template <class Scalar>
 Qwen3NextAttention<Scalar> qwen3_next_attention(const Qwen3NextNumbers& numbers) {
-  return Qwen3NextAttention<Scalar>({.model_dim = numbers.model_dim,
-                                     .query_heads = numbers.query_heads,
-                                     .kv_heads = numbers.kv_heads,
-                                     .head_dim = numbers.head_dim},
-                                    QkNorm<RmsNorm<weight::OffsetFromOne>>{.eps = numbers.eps},
-                                    Rope<>{.theta = numbers.theta, .rotary_dim = numbers.rotary_dim});
+  return Qwen3NextAttention<Scalar>(
+      {.model_dim = numbers.model_dim,
+       .query_heads = numbers.query_heads,
+       .kv_heads = numbers.kv_heads,
+       .head_dim = numbers.head_dim},
+      QkNorm<RmsNorm<weight::OffsetFromOne>>{.eps = numbers.eps},
+      Rope<>{.theta = numbers.theta, .rotary_dim = numbers.rotary_dim});
 }
 
 /// Opens layer `layer` of a qwen3_next checkpoint. Every number is read from its configuration and every tensor checked; a

@@ -98,28 +98,18 @@ void run_rotate(const RowStage<Scalar>& stage, Scalar* rows, Index heads, Index 
   }
 }
 
-/// The activation of a layer that computes in Scalar; told of a mistake, goes on with Identity.
-template <class Scalar, class A>
-struct ActivationOn {
-  static constexpr bool the_activation_takes_the_scalar = BuiltInActivation<A> || detail::ActsOnPackets<A, Scalar>;
-  using Type = std::conditional_t<the_activation_takes_the_scalar, A, Identity>;
-  static_assert(the_activation_takes_the_scalar,
-                "gated_attention: this activation has no value or derivative on packets of the layer's scalar: make "
-                "both templates on the scalar");
-};
-
 /// The function that runs a (written-out) row stage.
 template <class Scalar, class Stage>
 constexpr typename RowStage<Scalar>::Run row_function() {
   if constexpr (detail::is_gate<Stage>) {
     // Averaged scores are made once a token, in `prepare`; what is left to do at the position is to combine them.
     using Activation = std::conditional_t<Stage::averaged, Identity, typename Stage::activation>;
-    return &run_gate<Scalar, typename Stage::combine, typename ActivationOn<Scalar, Activation>::Type,
+    return &run_gate<Scalar, typename Stage::combine, detail::ActivationOn<Scalar, Activation>,
                      Stage::elementwise>;
   } else if constexpr (detail::is_normalize<Stage>) {
     return &run_normalize<Scalar, Stage::norm::over_row>;
   } else if constexpr (detail::is_activate<Stage>) {
-    return &run_activate<Scalar, typename ActivationOn<Scalar, typename Stage::activation>::Type>;
+    return &run_activate<Scalar, detail::ActivationOn<Scalar, typename Stage::activation>>;
   } else if constexpr (detail::is_rope<Stage>) {
     return &run_rotate<Scalar, typename Stage::pairing_order>;
   } else {

@@ -178,6 +178,29 @@ constexpr int count_projection_biases = (0 + ... + (is_projection_bias<Stages> ?
 template <class Stage, class... Stages>
 constexpr int times_in = (0 + ... + (std::is_same_v<Stage, Stages> ? 1 : 0));
 
+/// The activation of a layer that computes in Scalar; Identity, after a mistake was told.
+template <class Scalar, class A>
+using ActivationOn = std::conditional_t<BuiltInActivation<A> || ActsOnPackets<A, Scalar>, A, Identity>;
+
+template <class Scalar, class Stage>
+constexpr bool takes_scalar() {
+  if constexpr (is_gate<Stage> || is_activate<Stage>)
+    return !Activation<typename Stage::activation> ||
+           std::is_same_v<ActivationOn<Scalar, typename Stage::activation>, typename Stage::activation>;
+  else
+    return true;
+}
+
+template <class Scalar, class List>
+struct CheckedActivations;
+template <class Scalar, class... Stages>
+struct CheckedActivations<Scalar, StageList<Stages...>> {
+  static constexpr bool every_activation_takes_the_scalar = (... && takes_scalar<Scalar, Stages>());
+  static_assert(every_activation_takes_the_scalar,
+                "gated_attention: an activation has no value or derivative on packets of the layer's scalar: make both "
+                "templates on the scalar");
+};
+
 template <class List, class WrittenOutList>
 struct CheckedStages;
 
