@@ -242,7 +242,7 @@ struct Patch {
   std::vector<std::string> message;
 };
 
-TEST(Checkpoint, AConfigThatCannotBeOpenedIsRefusedByKey) {
+TEST(Checkpoint, AConfigThatIsNoModelsIsRefusedByKey) {
   SmallCheckpoint small;
   for (const Patch& patch : std::vector<Patch>{
            {R"({"model_type": null})", {"'model_type' is missing", "string"}},
@@ -258,7 +258,8 @@ TEST(Checkpoint, AConfigThatCannotBeOpenedIsRefusedByKey) {
        }) {
     SCOPED_TRACE(patch.patch);
     small.patch(patch.patch);
-    const std::string message = small.open_error();
+    const std::string message =
+        message_of<FileError>([&] { Checkpoint(small.path()).softmax_layers(); });
     expect_parts(message, patch.message);
     expect_parts(message, {(small.path() / "config.json").string()});
   }
@@ -385,6 +386,20 @@ TEST(Qwen3NextConfig, OnlyALayerOfFullAttentionIsRead) {
   expect_parts(small.read_error(-1), {"layer -1 does not exist"});
   small.patch(R"({"layer_types": ["mamba", "mamba", "mamba", "mamba"]})");
   expect_parts(small.read_error(3), {"layer 3 is mamba; softmax-attention layers: none"});
+}
+
+TEST(Qwen3NextConfig, WithoutANumberTheFirstSoftmaxLayerIsRead) {
+  EXPECT_EQ(read_qwen3_next(Checkpoint(checkpoints / "qwen3_next")).layer, 3);
+  SmallCheckpoint small;
+  const auto error = [&](const char* patch) {
+    small.patch(patch);
+    return message_of<FileError>([&] { read_qwen3_next(Checkpoint(small.path())); });
+  };
+  expect_parts(error(R"({"layer_types": ["a", "b", "c", "d"]})"),
+               {"has no softmax-attention layer"});
+  // An unknown model is told as such, whatever else its configuration lacks.
+  expect_parts(error(R"({"model_type": "gpt2", "layer_types": null, "num_hidden_layers": null})"),
+               {"model_type 'gpt2' is not known; known: qwen3_next"});
 }
 
 TEST(Qwen3NextConfig, ATensorOfAnotherShapeOrTypeIsRefused) {

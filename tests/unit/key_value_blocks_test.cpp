@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <vector>
 
 namespace gated_attention {
@@ -25,8 +26,33 @@ TEST(KeyValueBlocks, ABlockIsKeysThenValuePanelsOfAtMost64Channels) {
   EXPECT_EQ(layout.value_panel_offset(64), 80 * 64 + 64 * 64);
   EXPECT_EQ(layout.value_panel_width(0), 64);
   EXPECT_EQ(layout.value_panel_width(64), tail);
-  EXPECT_EQ(layout.elements(), (80 + 64 + tail) * 64);
-  EXPECT_EQ((KeyValueLayout<float>{3, 64}.elements()), (3 + 64) * 64);
+  EXPECT_EQ(layout.flag_offset(), (80 + 64 + tail) * 64);
+  EXPECT_EQ(layout.elements(), (80 + 64 + tail) * 64 + 16);
+  EXPECT_EQ((KeyValueLayout<float>{3, 64}.elements()), (3 + 64) * 64 + 16);
+}
+
+TEST(KeyValueBlocks, TheFlagSaysWhetherAllValuesOfTheBlockAreFinite) {
+  const KeyValueLayout<float> layout{4, 37};
+  std::vector<float> block(static_cast<std::size_t>(layout.elements()), unwritten);
+  std::vector<float> rows(5 * 37, 1e38F);
+  const auto write = [&](Index first) {
+    kernel::write_values(block.data(), layout, first, Index{5}, rows.data(), Index{37});
+  };
+  write(0);
+  EXPECT_TRUE(layout.values_finite(block.data()));
+  write(5);
+  EXPECT_TRUE(layout.values_finite(block.data()));
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    rows[4 * 37 + 36] = bad;
+    write(10);
+    EXPECT_FALSE(layout.values_finite(block.data()));
+    rows[4 * 37 + 36] = 0;
+    write(15);
+    EXPECT_FALSE(layout.values_finite(block.data())) << "a later write must not forget";
+    write(0);
+    EXPECT_TRUE(layout.values_finite(block.data())) << "lane 0 starts the block afresh";
+  }
 }
 
 TEST(KeyValueBlocks, WritingTouchesTheGivenLanesAndThePaddingChannelsOnly) {

@@ -47,8 +47,8 @@ TYPED_TEST(RmsNormOf, HandCheckedRows) {
   expect_near(normalised<S>({3, 4}, 0, {1, 1}), {0.8485281, 1.1313708}, 1e-7);
   expect_near(normalised<S>({3, 4}, 0, {0, 0}), {0, 0});
   expect_near(normalised<S>({3, 4}, 0, {2, -0.5}), {1.6970563, -0.5656854}, 1e-7);
-  expect_near(normalised<S>({1e-3, 1e-3}, 1e-6), {0.7071068, 0.7071068});
-  expect_near(normalised<S>({1e-3, 1e-3}, 1e-5), {0.3015113, 0.3015113});
+  expect_near(normalised<S>({S(1e-3), S(1e-3)}, 1e-6), {0.7071068, 0.7071068});
+  expect_near(normalised<S>({S(1e-3), S(1e-3)}, 1e-5), {0.3015113, 0.3015113});
   expect_near(normalised<S>({1, 0}, 0, {1, 2}), {1.4142136, 0}, 1e-7);
 }
 
@@ -60,6 +60,7 @@ TYPED_TEST(RmsNormOf, WeightOfOnesChangesNoBit) {
 TYPED_TEST(RmsNormOf, LargeRowsDoNotOverflow) {
   const double huge = std::is_same_v<TypeParam, float> ? 1e25 : 1e200;
   expect_near(normalised<TypeParam>(repeated<TypeParam>(4, huge), 1e-6), {1, 1, 1, 1}, 1e-6);
+  expect_near(normalised<TypeParam>(repeated<TypeParam>(4, huge), 100), {1, 1, 1, 1}, 1e-6);
   const double largest = static_cast<double>(std::numeric_limits<TypeParam>::max());
   expect_near(normalised<TypeParam>(repeated<TypeParam>(3, largest), 1e-6), {1, 1, 1}, 1e-6);
   expect_near(normalised<TypeParam>({TypeParam(largest), 0, TypeParam(-largest), 0}, 1e-6),
@@ -94,6 +95,9 @@ TYPED_TEST(RmsNormOf, OneLargeChannelAmongManyIsExact) {
 TYPED_TEST(RmsNormOf, NanFillsItsRowAndInfinityIsNoNumber) {
   for (TypeParam y : normalised<TypeParam>({1, nan<TypeParam>, 2, 0}, 1e-6))
     EXPECT_TRUE(std::isnan(y));
+  for (TypeParam y : normalised<TypeParam>({0, nan<TypeParam>, 0, 0}, 0)) {
+    EXPECT_TRUE(std::isnan(y));
+  }
   const Row<TypeParam> y = normalised<TypeParam>({1, infinity<TypeParam>, 2, 0}, 1e-6);
   EXPECT_TRUE(std::isnan(y[1]));
   EXPECT_EQ(y[0], 0);
@@ -125,21 +129,23 @@ struct Heads {
 };
 
 template <class Scalar>
-double mean_square(Heads<Scalar>& x, Index first, Index last) {
-  double sum = 0;
-  for (Index h = first; h < last; ++h)
+accuracy::Wide<Scalar> mean_square(Heads<Scalar>& x, Index first, Index last) {
+  accuracy::Wide<Scalar> sum = 0;
+  for (Index h = first; h < last; ++h) {
     for (Index c = 0; c < x.width; ++c) {
-      const double value = static_cast<double>(x.at(h, c));
+      const accuracy::Wide<Scalar> value = x.at(h, c);
       sum += value * value;
     }
-  return sum / static_cast<double>((last - first) * x.width);
+  }
+  return sum / static_cast<accuracy::Wide<Scalar>>((last - first) * x.width);
 }
 
 template <class Scalar>
 void check_width(Index width, Index gap, bool over_row) {
+  using Wide = accuracy::Wide<Scalar>;
   constexpr Index heads = 3;
   Heads<Scalar> x(heads, width, gap);
-  const Heads<Scalar> before = x;
+  Heads<Scalar> before = x;
   Row<Scalar> weight(static_cast<std::size_t>(over_row ? heads * width : width));
   for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = Scalar(1) + Scalar(i % 7) / 8;
   const Scalar eps = Scalar(1e-6);
@@ -147,16 +153,12 @@ void check_width(Index width, Index gap, bool over_row) {
     kernel::rms_norm_row<Scalar>(x.data.data(), heads, x.stride, width, weight.data(), eps);
   else
     kernel::rms_norm_heads<Scalar>(x.data.data(), heads, x.stride, width, weight.data(), eps);
-  Heads<Scalar> old = before;
   for (Index h = 0; h < heads; ++h) {
-    const double mean = over_row ? mean_square(old, 0, heads) : mean_square(old, h, h + 1);
+    const Wide mean = over_row ? mean_square(before, 0, heads) : mean_square(before, h, h + 1);
     for (Index c = 0; c < width; ++c) {
       const std::size_t i = static_cast<std::size_t>(over_row ? h * width + c : c);
-      const double y = static_cast<double>(old.at(h, c)) /
-                       std::sqrt(mean + static_cast<double>(eps)) * static_cast<double>(weight[i]);
-      const double epsilon = static_cast<double>(std::numeric_limits<Scalar>::epsilon());
-      ASSERT_NEAR(static_cast<double>(x.at(h, c)), y, 4 * epsilon * std::fabs(y))
-          << width << " " << c;
+      const Wide y = Wide(before.at(h, c)) / std::sqrt(mean + Wide(eps)) * Wide(weight[i]);
+      ASSERT_LE(accuracy::units<Scalar>(x.at(h, c), y), 8) << width << " " << c;
     }
   }
   x.expect_nan_behind();

@@ -54,19 +54,21 @@ class MatrixView {
   template <class Object>
     requires detail::DenseStorage<std::remove_reference_t<Object>>
   constexpr MatrixView(Object&& object)  // NOLINT: an Eigen object is a view where it is row-major
-      : data_(object.data()), rows_(object.rows()), columns_(object.cols()) {
+      : rows_(object.rows()), columns_(object.cols()) {
     using Dense = std::remove_cvref_t<Object>;
     constexpr bool the_object_is_row_major =
         Dense::IsRowMajor || Dense::RowsAtCompileTime == 1 || Dense::ColsAtCompileTime == 1;
     static_assert(the_object_is_row_major,
                   "gated_attention: a matrix must be row-major: declare it as Eigen::Matrix<Scalar, Eigen::Dynamic, "
                   "Eigen::Dynamic, Eigen::RowMajor>");
-    static_assert(std::is_same_v<std::remove_const_t<T>, typename Dense::Scalar>,
+    constexpr bool the_scalars_agree = std::is_same_v<std::remove_const_t<T>, typename Dense::Scalar>;
+    static_assert(the_scalars_agree,
                   "gated_attention: a view has the scalar type of its matrix: convert with .cast<Scalar>() first");
     constexpr bool neighbours_lie_together =
         Dense::InnerStrideAtCompileTime == 1 || Dense::InnerStrideAtCompileTime < 0 || !the_object_is_row_major;
     static_assert(neighbours_lie_together,
                   "gated_attention: neighbours in a row must lie 1 apart: copy it into a plain row-major matrix");
+    if constexpr (the_scalars_agree) data_ = object.data();
     if (object.innerStride() != 1)
       detail::raise<ShapeError>("MatrixView: the inner stride is ", static_cast<Index>(object.innerStride()),
                                 ", neighbours in a row must lie 1 apart");

@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <numbers>
 #include <numeric>
 
 #include "gated_attention/core/key_bounds.hpp"
 #include "gated_attention/core/parallel.hpp"
 #include "gated_attention/core/view.hpp"
-#include "gated_attention/kernel/attend_tile.hpp"
+#include "gated_attention/kernel/attend_segment.hpp"
 #include "gated_attention/policy/row_stage.hpp"
 
 namespace gated_attention {
@@ -33,16 +34,20 @@ template <class Scalar>
 struct AttendArguments {
   Index query_heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;
   HeadsView<const Scalar> q;  ///< [T, Hq, D], exact
-  Scalar score_scale = 1;     ///< scale·log2(e)
+  Scalar score_scale = 1;     ///< scale·log2(e); with stages at Scores, scale
+  const ScoreStage<Scalar>* score_stages = nullptr;  ///< at Scores, in order
+  Index score_stage_count = 0;
+  const Scalar* sinks = nullptr;  ///< optional [Hq]: logits that the softmax counts beside the keys
   const AttendSequence<Scalar>* sequences = nullptr;
   Index sequence_count = 0;
   const RowStage<Scalar>* stages = nullptr;  ///< at Sdpa, in order
   Index stage_count = 0;
   const Scalar* gate_logits = nullptr;  ///< of token t: gate_logits + t·gate_token_stride
   Index gate_token_stride = 0;
-  HeadsView<Scalar> out;           ///< [T, Hq, Dv], exact
-  HeadsView<Scalar> attention;     ///< optional [T, Hq, Dv]: the output before the stages
-  MatrixView<Scalar> log_sum_exp;  ///< optional [T, Hq]: ln Σ e^score, −inf where nothing is seen
+  HeadsView<Scalar> out;        ///< [T, Hq, Dv], exact
+  HeadsView<Scalar> attention;  ///< optional [T, Hq, Dv]: the output before the stages
+  MatrixView<Scalar>
+      log_sum_exp;  ///< optional [T, Hq]: ln Σ e^score over the keys, without sinks; −inf where none is seen
 };
 
 /// What bounds the scratch of attend: numbers of the call, or of the largest call.
@@ -170,16 +175,25 @@ void read_queries(const AttendArguments<Scalar>& call, const AttendItem& item,
   std::fill(tile.keys + rows, tile.keys + tile.groups * panel_rows, tile.keys[rows - 1]);
 }
 
-/// row ← row / sum; 0 where nothing was seen
+/// row ← row · factor; 0 where nothing was seen
 template <class Scalar>
-void normalize_row(Scalar* row, Index channels, Scalar sum) {
+void normalize_row(Scalar* row, Index channels, Scalar sum, Scalar factor) {
   if (sum == Scalar(0)) {
     std::fill(row, row + channels, Scalar(0));
     return;
   }
-  const Packet<Scalar> factor = packet::broadcast<Scalar>(Scalar(1) / sum);
+  const Packet<Scalar> scale = packet::broadcast<Scalar>(factor);
   for (Index c = 0; c < channels; c += lanes<Scalar>)
-    packet::store<Scalar>(row + c, packet::mul(packet::load<Scalar>(row + c), factor));
+    packet::store<Scalar>(row + c, packet::mul(packet::load<Scalar>(row + c), scale));
+}
+
+/// 1 / (sum + 2^(sink − maximum)), the sink a logit in natural units: what a row's output is multiplied by.
+template <class Scalar>
+Scalar factor_with_sink(Scalar maximum, Scalar sum, Scalar sink) {
+  const Scalar logit = sink * static_cast<Scalar>(std::numbers::log2e);
+  if (!(logit > maximum)) return Scalar(1) / (sum + std::exp2(logit - maximum));
+  const Scalar shrink = std::exp2(maximum - logit);
+  return shrink / (sum * shrink + Scalar(1));
 }
 
 template <class Scalar>
@@ -196,7 +210,10 @@ template <class Scalar>
 void finish_token(const AttendArguments<Scalar>& call, Index token, Index first_head, Index group,
                   Index stride, const Scalar* maximum, const Scalar* sum, Scalar* rows) {
   for (Index g = 0; g < group; ++g) {
-    normalize_row(rows + g * stride, stride, sum[g]);
+    normalize_row(rows + g * stride, stride, sum[g],
+                  call.sinks == nullptr
+                      ? Scalar(1) / sum[g]
+                      : factor_with_sink(maximum[g], sum[g], call.sinks[first_head + g]));
     if (!call.attention.empty())
       copy_row(rows + g * stride, call.value_dim, call.attention.row(token, first_head + g));
     if (!call.log_sum_exp.empty()) {
@@ -249,6 +266,16 @@ void attend_item(const AttendArguments<Scalar>& call, const AttendItem& item, In
   scratch.take(arena, tile, parts);
   tile.blocks = sequence.blocks;
   tile.kv_head = kv_head;
+  tile.score_stages = call.score_stages;
+  tile.score_stage_count = call.score_stage_count;
+  tile.score_unit = static_cast<Scalar>(std::numbers::log2e);
+  for (Index i = 0; i < call.score_stage_count; ++i)
+    tile.irregular = tile.irregular || call.score_stages[i].masks;
+  tile.sequence = item.sequence;
+  tile.first_token = item.first_token;
+  tile.tokens = item.tokens;
+  tile.group_heads = call.query_heads / call.kv_heads;
+  tile.bounds = sequence.bounds;
   read_queries(call, item, tile);
   look_ahead(call, item, tile);
 

@@ -20,7 +20,8 @@ void attend(const Call<Scalar>& call) {
   arguments.kv_heads = shape.kv_heads;
   arguments.key_dim = shape.head_dim;
   arguments.value_dim = shape.value_width();
-  arguments.q = {call.memory.projected, tokens, shape.query_heads, shape.head_dim, plan.columns, plan.head_stride};
+  arguments.q = {call.memory.projected, tokens,       shape.query_heads,
+                 shape.head_dim,        plan.columns, plan.head_stride};
   arguments.score_scale = static_cast<Scalar>(plan.scale * std::numbers::log2e);
   arguments.sequences = call.memory.sequences;
   arguments.sequence_count = call.sequence_count;
@@ -28,8 +29,12 @@ void attend(const Call<Scalar>& call) {
   arguments.stage_count = call.stages.sdpa_tile.count;
   arguments.gate_logits = call.memory.projected;
   arguments.gate_token_stride = plan.columns;
-  arguments.out = {call.memory.sdpa_output,        tokens, shape.query_heads, shape.value_width(),
-                   shape.query_heads * plan.value_stride, plan.value_stride};
+  arguments.out = {call.memory.sdpa_output,
+                   tokens,
+                   shape.query_heads,
+                   shape.value_width(),
+                   shape.query_heads * plan.value_stride,
+                   plan.value_stride};
   arguments.attention = call.results.attention;
   arguments.log_sum_exp = call.results.log_sum_exp;
   attend(arguments, call.memory.attend, call.threads);

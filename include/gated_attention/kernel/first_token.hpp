@@ -22,10 +22,11 @@ void record_first_token(const Call<Scalar>& call) {
       const bool seen = sequence.bounds.begin(t) == 0 && sequence.bounds.end(t) > 0;
       for (Index h = 0; h < shape.query_heads; ++h) {
         const Scalar* const q = call.projected_row(token) + h * plan.head_stride;
-        const Scalar* const k =
-            call.projected_row(sequence.first_token) + plan.key_column + h / shape.group() * plan.head_stride;
+        const Scalar* const k = call.projected_row(sequence.first_token) + plan.key_column +
+                                h / shape.group() * plan.head_stride;
         double score = 0;
-        for (Index c = 0; c < shape.head_dim; ++c) score += static_cast<double>(q[c]) * static_cast<double>(k[c]);
+        for (Index c = 0; c < shape.head_dim; ++c)
+          score += static_cast<double>(q[c]) * static_cast<double>(k[c]);
         const double lse = static_cast<double>(call.results.log_sum_exp(token, h));
         call.results.first_token_attention(token, h) =
             seen ? static_cast<Scalar>(std::exp(plan.scale * score - lse)) : Scalar(0);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "gated_attention/core/memory.hpp"
 #include "gated_attention/math/panel.hpp"
 
 namespace gated_attention {
@@ -35,7 +36,13 @@ struct KeyValueLayout {
   constexpr Index value_panel_width(Index channel) const {
     return std::min(panel_columns, value_channels() - channel);
   }
-  constexpr Index elements() const { return (key_dim + value_channels()) * block_keys; }
+  constexpr Index flag_offset() const { return (key_dim + value_channels()) * block_keys; }
+  constexpr Index elements() const {
+    return flag_offset() + detail::alignment / static_cast<Index>(sizeof(Scalar));
+  }
+
+  /// Whether the values of a block, which has at least one key, are all finite.
+  bool values_finite(const Scalar* block) const { return block[flag_offset()] == Scalar(1); }
 };
 
 /// The blocks of one sequence, whoever holds them: block b of kv head h at
@@ -80,11 +87,25 @@ void write_keys(Scalar* block, const KeyValueLayout<Scalar>& layout, Index first
   }
 }
 
+/// Whether rows [count, width] hold neither infinity nor NaN.
+template <class Scalar>
+bool all_finite(const Scalar* rows, Index count, Index width, Index row_stride) {
+  Packet<Scalar> probe = packet::zero<Scalar>();  // x·0 is 0 for finite x only
+  for (Index i = 0; i < count; ++i)
+    for (Index c = 0; c < width; c += lanes<Scalar>)
+      probe = packet::madd(packet::load_at<Scalar>(rows + i * row_stride, c, width),
+                           packet::zero<Scalar>(), probe);
+  return packet::reduce_add(probe) == Scalar(0);
+}
+
 /// block.values[first_lane + i][c] = rows[i, c]      i < count, c < value_dim; 0 for the padding
 /// channels
 template <class Scalar>
 void write_values(Scalar* block, const KeyValueLayout<Scalar>& layout, Index first_lane,
                   Index count, const Scalar* rows, Index row_stride) {
+  Scalar& flag = block[layout.flag_offset()];
+  const bool finite = all_finite(rows, count, layout.value_dim, row_stride);
+  flag = finite && (first_lane == 0 || flag == Scalar(1)) ? Scalar(1) : Scalar(0);
   for (Index channel = 0; channel < layout.value_dim; channel += panel_columns) {
     const Index width = layout.value_panel_width(channel);
     const Index channels = std::min(width, layout.value_dim - channel);

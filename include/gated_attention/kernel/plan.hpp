@@ -99,10 +99,12 @@ void plan_rotation(LayerPlan<Scalar>& plan, const Rope<Pairing>& rope) {
   const Index channels = rotary_dim(plan.shape, rope);
   const Index turned = rope.rotated_pairs == 0 ? channels / 2 : rope.rotated_pairs;
   // Numbers that do not fit are refused with the plan's other numbers.
-  if (channels < 2 || channels % 2 != 0 || channels > plan.shape.head_dim || turned < 1 || turned > channels / 2) return;
+  if (channels < 2 || channels % 2 != 0 || channels > plan.shape.head_dim || turned < 1 ||
+      turned > channels / 2)
+    return;
   plan.rotation.frequencies.resize(static_cast<std::size_t>(turned));
   detail::inverse_frequencies(rope.theta, channels, turned, rope.yarn ? &*rope.yarn : nullptr,
-                      plan.rotation.frequencies.data());
+                              plan.rotation.frequencies.data());
   if (rope.yarn) plan.rotation.attention_factor = detail::attention_factor(*rope.yarn);
 }
 
@@ -143,7 +145,8 @@ void add_stage(LayerPlan<Scalar>& plan, Position position, const Stage& stage) {
     entry.bias = std::is_same_v<typename Stage::bias, Bias>       ? BiasShape::per_logit
                  : std::is_same_v<typename Stage::bias, HeadBias> ? BiasShape::per_head
                                                                   : BiasShape::none;
-    entry.activate = &activate_logits<Scalar, detail::ActivationOn<Scalar, typename Stage::activation>>;
+    entry.activate =
+        &activate_logits<Scalar, detail::ActivationOn<Scalar, typename Stage::activation>>;
   } else if constexpr (detail::is_normalize<Stage>) {
     entry.kind = StagePlan<Scalar>::Kind::normalize;
     entry.number = stage.eps;

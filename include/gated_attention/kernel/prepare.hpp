@@ -31,7 +31,7 @@ void prepare_token(const Call<Scalar>& call, Index token, Index position, Scalar
   Scalar* const sines = thread_row + detail::round_up(frequencies, lanes<Scalar>);
   if (frequencies > 0)
     detail::rotation<Scalar>(position, plan.rotation.frequencies.data(), frequencies,
-                     plan.rotation.attention_factor, cosines, sines);
+                             plan.rotation.attention_factor, cosines, sines);
   for (const StagePlan<Scalar>& stage : plan.stages)
     if (stage.averaged && stage.from_hidden) average_scores(stage, shape, row + stage.first_column);
   const RowPlace<Scalar> place{

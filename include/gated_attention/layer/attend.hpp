@@ -105,11 +105,8 @@ AttendWorkspace(const Layer&, const AttendSize&) -> AttendWorkspace<Layer>;
 template <class ScalarType, class... Stages>
 class Attend {
  public:
-  static constexpr bool the_scalar_is_float_or_double =
-      std::is_same_v<ScalarType, float> || std::is_same_v<ScalarType, double>;
-  using Scalar = std::conditional_t<the_scalar_is_float_or_double, ScalarType, float>;
-  static_assert(the_scalar_is_float_or_double,
-                "gated_attention: attention is computed in float or double: Attend<float, ...>");
+  using Scalar = detail::LayerScalar<ScalarType>;
+  static_assert(sizeof(detail::CheckedScalar<ScalarType>) > 0);
 
   static constexpr bool every_stage_stands_at_sdpa = (... && detail::stands_at_sdpa<Stages>());
   static_assert(every_stage_stands_at_sdpa,

@@ -56,10 +56,9 @@ inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 template <class ScalarType, class... Arguments>
 class GatedAttention {
  public:
-  static constexpr bool the_scalar_is_float_or_double =
-      std::is_same_v<ScalarType, float> || std::is_same_v<ScalarType, double>;
-  using Scalar = std::conditional_t<the_scalar_is_float_or_double, ScalarType, float>;
+  using Scalar = detail::LayerScalar<ScalarType>;
   using Stages = typename detail::StageArguments<Arguments...>::List;
+
   /// The shape, and the value of every stage that has numbers, in any order.
   template <class... Given>
     requires(!detail::StageArguments<Arguments...>::shape_is_static)
@@ -71,7 +70,7 @@ class GatedAttention {
   explicit GatedAttention(const Given&... given)
       : GatedAttention(detail::StageArguments<Arguments...>::static_shape,
                        detail::choose_stages(static_cast<const Stages*>(nullptr), given...)) {
-    static_assert(detail::CheckedShape<detail::StageArguments<Arguments...>::static_shape>::is_valid);
+    static_assert(sizeof(detail::CheckedShape<detail::StageArguments<Arguments...>::static_shape>) > 0);
   }
 
   const Shape& shape() const { return plan_.shape; }
@@ -135,8 +134,7 @@ class GatedAttention {
 
  private:
   using WrittenOut = typename detail::WrittenOut<Stages>::Type;
-  static_assert(the_scalar_is_float_or_double,
-                "gated_attention: a layer computes in float or double: GatedAttention<float, ...>");
+  static_assert(sizeof(detail::CheckedScalar<ScalarType>) > 0);
   static_assert(sizeof(detail::CheckedStages<Stages, WrittenOut>) > 0);
   static_assert(sizeof(detail::CheckedActivations<Scalar, Stages>) > 0);
 

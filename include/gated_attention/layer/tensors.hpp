@@ -48,6 +48,20 @@ constexpr StageList<Stages...> choose_stages(const StageList<Stages...>*, const 
   return make_stage_list(choose_stage<Stages>(given...)...);
 }
 
+template <class Scalar>
+inline constexpr bool is_layer_scalar = std::is_same_v<Scalar, float> || std::is_same_v<Scalar, double>;
+
+/// What a layer computes in; float, after a mistake was told.
+template <class Scalar>
+using LayerScalar = std::conditional_t<is_layer_scalar<Scalar>, Scalar, float>;
+
+template <class Scalar>
+struct CheckedScalar {
+  static constexpr bool the_scalar_is_float_or_double = is_layer_scalar<Scalar>;
+  static_assert(the_scalar_is_float_or_double,
+                "gated_attention: attention computes in float or double: GatedAttention<float, ...>, Attend<double, ...>");
+};
+
 /// The static shape of a layer, one sentence per mistake.
 template <Shape shape>
 struct CheckedShape {
@@ -60,7 +74,6 @@ struct CheckedShape {
   static_assert(query_heads_is_a_multiple_of_kv_heads,
                 "gated_attention: query_heads must be a multiple of kv_heads: each kv head serves query_heads / "
                 "kv_heads consecutive query heads");
-  static constexpr bool is_valid = true;
 };
 
 template <class P, class Stage>

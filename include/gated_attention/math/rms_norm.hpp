@@ -64,11 +64,9 @@ struct NormFactors {
 /// The power of two that brings the largest of the rows near 1, and the factor that goes with it.
 template <class Scalar>
 NormFactors<Scalar> scaled_norm_factors(const NormRows<Scalar>& rows, Scalar eps, Scalar mean) {
-  const Scalar plain = Scalar(1) / std::sqrt(mean + eps);
-  if (std::isnan(mean)) return {Scalar(1), plain};
+  if (std::isnan(mean)) return {Scalar(1), mean};
   const Scalar largest = largest_magnitude(rows);
   if (largest == Scalar(0)) return {Scalar(1), Scalar(0)};
-  if (std::isinf(largest)) return {Scalar(1), plain};
   constexpr int most = std::numeric_limits<Scalar>::max_exponent - 2;
   const Scalar scale = std::ldexp(Scalar(1), std::clamp(-std::ilogb(largest), -most, most));
   const Scalar count = static_cast<Scalar>(rows.heads * rows.width);

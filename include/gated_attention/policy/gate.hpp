@@ -143,13 +143,16 @@ struct CanonicalGate {
                 "gated_attention: this gate names one axis twice (granularity, sharing, combine, activation, source "
                 "and bias are chosen once each)");
 
-  using Type = BasicGate<std::conditional_t<the_position_comes_first, P, at::Sdpa>,
-                         typename PickAxis<GateAxis::granularity, Elementwise, Axes...>::Type,
-                         typename PickAxis<GateAxis::sharing, PerHead, Axes...>::Type,
-                         typename PickAxis<GateAxis::combine, Multiply, Axes...>::Type,
-                         typename PickAxis<GateAxis::activation, Sigmoid, Axes...>::Type,
-                         typename PickAxis<GateAxis::source, FromHidden, Axes...>::Type,
-                         typename PickAxis<GateAxis::bias, NoBias, Axes...>::Type>;
+  using Named = BasicGate<P, typename PickAxis<GateAxis::granularity, Elementwise, Axes...>::Type,
+                          typename PickAxis<GateAxis::sharing, PerHead, Axes...>::Type,
+                          typename PickAxis<GateAxis::combine, Multiply, Axes...>::Type,
+                          typename PickAxis<GateAxis::activation, Sigmoid, Axes...>::Type,
+                          typename PickAxis<GateAxis::source, FromHidden, Axes...>::Type,
+                          typename PickAxis<GateAxis::bias, NoBias, Axes...>::Type>;
+  /// The gate; the default one, after a mistake was told.
+  using Type =
+      std::conditional_t<the_position_comes_first && every_axis_is_named_once, Named,
+                         BasicGate<at::Sdpa, Elementwise, PerHead, Multiply, Sigmoid, FromHidden, NoBias>>;
 };
 
 }  // namespace detail

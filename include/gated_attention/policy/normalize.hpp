@@ -55,11 +55,13 @@ inline constexpr bool is_rms_norm = false;
 template <class Weight, class Over>
 inline constexpr bool is_rms_norm<RmsNorm<Weight, Over>> = true;
 
-/// The norm a stage was given; told of a mistake, goes on with the plain one.
+/// The norm a stage was given; the plain one, after a mistake was told.
 template <class Norm>
-struct NormOf {
+using NormOf = std::conditional_t<is_rms_norm<Norm>, Norm, RmsNorm<>>;
+
+template <class Norm>
+struct CheckedNorm {
   static constexpr bool the_norm_is_an_rms_norm = is_rms_norm<Norm>;
-  using Type = std::conditional_t<the_norm_is_an_rms_norm, Norm, RmsNorm<>>;
   static_assert(the_norm_is_an_rms_norm,
                 "gated_attention: a norm is RmsNorm with its choices: Normalize<at::Sdpa, RmsNorm<weight::Plain>> or "
                 "QkNorm<RmsNorm<weight::OffsetFromOne>>");
@@ -76,7 +78,8 @@ struct Normalize {
                 "at::Value, at::Sdpa or at::Output");
 
   using position = std::conditional_t<the_position_comes_first, P, at::Sdpa>;
-  using norm = typename detail::NormOf<std::conditional_t<the_position_comes_first, Norm, RmsNorm<>>>::Type;
+  using norm = detail::NormOf<Norm>;
+  static_assert(sizeof(detail::CheckedNorm<std::conditional_t<the_position_comes_first, Norm, RmsNorm<>>>) > 0);
 
   Required<double> eps;  ///< added to the mean square
 
@@ -90,6 +93,9 @@ struct Normalize {
 /// The pair of norms on queries and keys, each with its own weight: Normalize<at::Query, Norm>, Normalize<at::Key, Norm>.
 template <class Norm = RmsNorm<>>
 struct QkNorm {
+  using norm = detail::NormOf<Norm>;
+  static_assert(sizeof(detail::CheckedNorm<Norm>) > 0);
+
   Required<double> eps;
 };
 

@@ -73,7 +73,7 @@ struct WrittenOut {
 };
 template <class Norm>
 struct WrittenOut<QkNorm<Norm>> {
-  using Type = StageList<Normalize<at::Query, Norm>, Normalize<at::Key, Norm>>;
+  using Type = StageList<Normalize<at::Query, typename QkNorm<Norm>::norm>, Normalize<at::Key, typename QkNorm<Norm>::norm>>;
 };
 template <>
 struct WrittenOut<StageList<>> {
@@ -89,7 +89,7 @@ constexpr StageList<Stage> written_out(const Stage& stage) {
   return {stage, {}};
 }
 template <class Norm>
-constexpr StageList<Normalize<at::Query, Norm>, Normalize<at::Key, Norm>> written_out(const QkNorm<Norm>& stage) {
+constexpr typename WrittenOut<QkNorm<Norm>>::Type written_out(const QkNorm<Norm>& stage) {
   return {{stage.eps}, {{stage.eps}, {}}};
 }
 

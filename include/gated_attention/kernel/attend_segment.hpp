@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+
+#include "gated_attention/kernel/score_tile.hpp"
+#include "gated_attention/kernel/value_tile.hpp"
+
+namespace gated_attention {
+inline namespace GATED_ATTENTION_INSTRUCTION_SET {
+namespace kernel {
+
+/// The groups of a tile that see a key of a step: neighbours, since neither end of their keys
+/// decreases.
+struct GroupRange {
+  Index first = 0;
+  Index last = 0;
+};
+
+template <class Scalar>
+GroupRange groups_of_step(const AttendTile<Scalar>& tile, Index step) {
+  GroupRange range{0, tile.groups};
+  while (range.first < range.last && tile.last_key(range.first) <= step) ++range.first;
+  while (range.first < range.last &&
+         tile.first_key(range.last - 1) >=
+             std::min(step + softmax_keys, tile.last_key(range.last - 1)))
+    --range.last;
+  return range;
+}
+
+/// Scores of a step, panel by panel: a panel stays in the first-level cache while the rows go by, each
+/// of which asks for its share of the same panel of the next step.
+template <class Scalar>
+void score_step(const AttendTile<Scalar>& tile, GroupRange groups, Index step) {
+  const Index panel = tile.layout.key_dim * block_keys;
+  const Index share = detail::divide_up(panel, groups.last - groups.first);
+  for (Index half = 0; half < softmax_keys; half += block_keys) {
+    const Index next = step + softmax_keys + half;
+    const Scalar* next_keys = tile.has_step(next) ? tile.block(next) : nullptr;
+    for (Index column = 0; column < block_keys; column += tile_columns<Scalar>)
+      for (Index group = groups.first; group < groups.last; ++group) {
+        if (next_keys != nullptr && column == 0)
+          fetch(next_keys + (group - groups.first) * share, share);
+        score_group(tile, group, step, step + half, column);
+      }
+  }
+}
+
+/// Exponentials of a step in place, and the rows' sums.
+template <class Scalar>
+void softmax_step(const AttendTile<Scalar>& tile, GroupRange groups, Index step, Scalar* maximum) {
+  raise_maxima(tile.lane_maxima, groups.first * panel_rows, groups.last * panel_rows,
+               tile.step_maximum, maximum, tile.factor);
+  for (Index group = groups.first; group < groups.last; ++group) {
+    const Index low = std::max(tile.first_key(group) - step, Index{0}) / lanes<Scalar>;
+    const Index high =
+        detail::divide_up(std::min(tile.last_key(group) - step, softmax_keys), lanes<Scalar>);
+    for (Index r = group * panel_rows; r < (group + 1) * panel_rows; ++r)
+      exponentiate(tile.scores + r * softmax_keys + low * lanes<Scalar>, high - low, maximum[r],
+                   tile.factor[r], tile.lane_sums + r * lanes<Scalar>);
+  }
+}
+
+/// Values of a step, panel by panel. `segment`: the first key of the segment, whose first step
+/// starts from zero.
+template <class Scalar>
+void value_step(const AttendTile<Scalar>& tile, GroupRange groups, Index step, Index segment,
+                Scalar* output) {
+  const KeyValueLayout<Scalar>& layout = tile.layout;
+  const Index stride = layout.value_channels();
+  const Scalar* blocks[2] = {tile.block(step), nullptr};
+  if (tile.last_key(groups.last - 1) > step + block_keys) blocks[1] = tile.block(step + block_keys);
+  StepValues<Scalar> values;
+  if (tile.irregular)
+    for (const Scalar* block : blocks)
+      values.finite = values.finite && (block == nullptr || layout.values_finite(block));
+  for (Index channel = 0; channel < stride; channel += tile_columns<Scalar>) {
+    const Index panel = channel / panel_columns * panel_columns;
+    const Index width = layout.value_panel_width(panel);
+    const Index offset = layout.value_panel_offset(panel) + channel - panel;
+    for (int half = 0; half < 2; ++half)
+      values.half[half] = blocks[half] == nullptr ? nullptr : blocks[half] + offset;
+    values.width = width;
+    const Index packets = std::min(stride - channel, tile_columns<Scalar>) / lanes<Scalar>;
+    const Index share = detail::divide_up(block_keys * width, groups.last - groups.first);
+    for (Index group = groups.first; group < groups.last; ++group) {
+      if (channel == panel)
+        fetch_values(tile, step + softmax_keys, panel, (group - groups.first) * share, share);
+      if (tile.last_key(group) <= step + softmax_keys)
+        fetch_ahead(tile, group, channel, packets * lanes<Scalar>);
+      if (group + 1 < groups.last)
+        fetch_output(output + (group + 1) * panel_rows * stride + channel, stride, packets);
+      const Continue start = std::max(tile.first_key(group), segment) >= step
+                                 ? Continue::FromZero
+                                 : Continue::TimesFactor;
+      Scalar* to = output + group * panel_rows * stride + channel;
+      const auto run = [&]<int Packets>() {
+        ValueGroup<Packets, Scalar>(tile, group, step, values, to, stride)
+            .run(start, !values.finite);
+      };
+      switch (packets) {
+        case 1:
+          run.template operator()<1>();
+          break;
+        case 2:
+          run.template operator()<2>();
+          break;
+        default:
+          if constexpr (panel_packets > 2)
+            packets == 3 ? run.template operator()<3>() : run.template operator()<4>();
+      }
+    }
+  }
+}
+
+/// part = the tile's rows over the keys [first, last), which lie in one restart segment: steps of
+/// softmax_keys at absolute multiples, ascending.
+template <class Scalar>
+void attend_segment(const AttendTile<Scalar>& tile, Index first, Index last,
+                    const SoftmaxPart<Scalar>& part) {
+  const Index rows = tile.groups * panel_rows;
+  std::fill(part.maximum, part.maximum + rows + lanes<Scalar>, minus_infinity<Scalar>);
+  std::fill(tile.lane_sums, tile.lane_sums + rows * lanes<Scalar>, Scalar(0));
+  for (Index step = first / softmax_keys * softmax_keys; step < last; step += softmax_keys) {
+    const GroupRange groups = groups_of_step(tile, step);
+    if (groups.first >= groups.last) continue;
+    if (tile.irregular) std::fill(tile.hidden, tile.hidden + 2 * tile.groups, true);
+    score_step(tile, groups, step);
+    softmax_step(tile, groups, step, part.maximum);
+    value_step(tile, groups, step, first, part.output);
+  }
+  for (Index r = 0; r < rows; ++r)
+    part.sum[r] = packet::reduce_add(packet::load<Scalar>(tile.lane_sums + r * lanes<Scalar>));
+}
+
+}  // namespace kernel
+}  // namespace GATED_ATTENTION_INSTRUCTION_SET
+}  // namespace gated_attention
