@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: MIT
-// The program every consumer builds. main returns explicitly: two_units.cpp links it twice under
-// other names.
+// What a user writes first: a layer, its weights, a workspace, a forward.
+#include <cmath>
 #include <cstdio>
-
-#include "gated_attention/core/memory.hpp"
-#include "gated_attention/core/parallel.hpp"
-#include "gated_attention/core/version.hpp"
-#include "gated_attention/math/packet.hpp"
+#include <gated_attention/gated_attention.hpp>
+#include <vector>
 
 int main() {
-  const gated_attention::detail::AlignedBytes memory(64);
-  gated_attention::Index sum = 0;
-  gated_attention::kernel::parallel_for(
-      1, 4, [&](gated_attention::Index item, gated_attention::Index) { sum += item; });
-  std::printf("gated_attention %d.%d, %s, %d lanes\n", GATED_ATTENTION_VERSION_MAJOR,
-              GATED_ATTENTION_VERSION_MINOR, gated_attention::instruction_set,
-              static_cast<int>(gated_attention::lanes<float>));
-  return memory.size() == 64 && sum == 6 ? 0 : 1;
+  using namespace gated_attention;
+  const auto attention =
+      compose<float>({.model_dim = 24, .query_heads = 4, .kv_heads = 2, .head_dim = 8},
+                     QkNorm<>{.eps = 1e-6}, Rope<>{.theta = 1e4}, Causal{}, Gate<at::Sdpa>{});
+  Parameters parameters(attention);
+  initialize(parameters, 1, 0.5);
+  const auto weights = pack(attention, parameters);
+  Workspace workspace(attention, {.tokens = 16, .threads = 2});
+  std::vector<float> x(16 * 24, 0.5F), y(16 * 24);
+  attention.forward({.x = {x.data(), 16, 24}}, weights, workspace, {y.data(), 16, 24});
+  double sum = 0;
+  for (const float value : y) sum += std::abs(static_cast<double>(value));
+  std::printf("gated_attention %d.%d.%d, %s: %g\n", GATED_ATTENTION_VERSION_MAJOR,
+              GATED_ATTENTION_VERSION_MINOR, GATED_ATTENTION_VERSION_PATCH, instruction_set, sum);
+  return std::isfinite(sum) && sum > 0 ? 0 : 1;
 }

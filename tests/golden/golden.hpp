@@ -7,6 +7,8 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <memory>
+#include <ostream>
 #include <set>
 #include <string>
 #include <utility>
@@ -28,23 +30,30 @@ struct Composed {
   std::function<void(const Batch<Scalar>&, MatrixView<Scalar>, const Results<Scalar>&)> forward;
 };
 
-template <class Layer, class Scalar = typename Layer::Scalar>
-Composed<Scalar> forget_type(const Layer& layer, const Recording& recording) {
-  Composed<Scalar> composed{reference::describe(layer), Parameters(layer), nullptr};
-  Loader<Scalar> loader(recording, composed.parameters);
+/// Every parameter gets its numbers from the recording, and everything recorded is used.
+template <class Scalar>
+void load(const Recording& recording, Parameters<Scalar>& parameters) {
+  Loader<Scalar> loader(recording, parameters);
   loader.load();
   std::set<std::string> names;
-  for (const TensorInfo& tensor : layer.tensors()) names.insert(tensor.name);
-  EXPECT_EQ(loader.filled(), names) << "every parameter comes from the recording";
+  for (const TensorInfo& tensor : parameters.tensors()) names.insert(tensor.name);
+  EXPECT_EQ(loader.filled(), names);
   for (const std::string& name : recording.weights())
     EXPECT_TRUE(loader.used().contains(name)) << name << " is recorded and not used";
-  composed.forward = [layer, parameters = composed.parameters](
-                         const Batch<Scalar>& batch, MatrixView<Scalar> y,
-                         const Results<Scalar>& results) {
-    const auto weights = pack(layer, parameters);
+}
+
+template <class Layer, class Scalar = typename Layer::Scalar>
+Composed<Scalar> forget_type(const Layer& layer, const Recording& recording) {
+  const auto shared = std::make_shared<const Layer>(layer);
+  Composed<Scalar> composed{reference::describe(*shared), Parameters<Scalar>(*shared), nullptr};
+  load(recording, composed.parameters);
+  composed.forward = [shared, parameters = composed.parameters](const Batch<Scalar>& batch,
+                                                                MatrixView<Scalar> y,
+                                                                const Results<Scalar>& results) {
+    const auto weights = pack(*shared, parameters);
     const Index sequences = std::max<Index>(1, static_cast<Index>(batch.lengths.size()));
-    Workspace workspace(layer, {.tokens = batch.x.rows(), .sequences = sequences, .threads = 1});
-    layer.forward(batch, weights, workspace, y, results);
+    Workspace workspace(*shared, {.tokens = batch.x.rows(), .sequences = sequences, .threads = 1});
+    shared->forward(batch, weights, workspace, y, results);
   };
   return composed;
 }
@@ -58,10 +67,14 @@ struct Entry {
   const std::string& name() const { return variant.empty() ? file : variant; }
 };
 
+inline void PrintTo(const Entry& entry, std::ostream* out) {
+  *out << entry.name();
+}
+
 /// composition(scalar, numbers) composes the layer from the recording's numbers.
 template <class Composition>
-Entry variant(const std::string& file, const std::string& variant, Composition composition) {
-  return {file, variant,
+Entry variant(const std::string& file, const std::string& name, Composition composition) {
+  return {file, name,
           [composition](const Recording& recording) {
             return forget_type(composition(float{}, recording.numbers()), recording);
           },
@@ -98,8 +111,8 @@ template <class Scalar>
 Answer answer(const Composed<Scalar>& layer, const Recording& recording) {
   const Shape& shape = layer.description.shape;
   const Index tokens = recording.tokens();
-  std::vector<Scalar> x = read_values<Scalar>(recording.tensor("hidden_states"),
-                                              {tokens, shape.model_dim});
+  std::vector<Scalar> x =
+      read_values<Scalar>(recording.tensor("hidden_states"), {tokens, shape.model_dim});
   std::vector<Scalar> y(x.size(), std::numeric_limits<Scalar>::quiet_NaN());
   std::vector<Scalar> attention, scores;
   Results<Scalar> results;
@@ -117,12 +130,11 @@ Answer answer(const Composed<Scalar>& layer, const Recording& recording) {
       *views[position] = take(scores, tokens, expected->shape[1], width_of_scores(*expected));
   }
   const std::vector<Index> lengths = recording.lengths();
-  layer.forward({.x = MatrixView<const Scalar>(x.data(), tokens, shape.model_dim),
-                 .lengths = lengths},
-                MatrixView<Scalar>(y.data(), tokens, shape.model_dim), results);
-  return {{y.begin(), y.end()},
-          {attention.begin(), attention.end()},
-          {scores.begin(), scores.end()}};
+  layer.forward(
+      {.x = MatrixView<const Scalar>(x.data(), tokens, shape.model_dim), .lengths = lengths},
+      MatrixView<Scalar>(y.data(), tokens, shape.model_dim), results);
+  return {
+      {y.begin(), y.end()}, {attention.begin(), attention.end()}, {scores.begin(), scores.end()}};
 }
 
 inline Answer answer_of_reference(const Composed<double>& layer, const Recording& recording) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -34,17 +36,28 @@ struct Numbers {
   double query_factor = std::numeric_limits<double>::quiet_NaN();
 };
 
+/// The YaRN of a rotation in a config, if it has one.
+inline Optional<Yarn> yarn_of(const nlohmann::json& rope) {
+  const nlohmann::json& yarn = rope.at("yarn");
+  if (yarn.is_null()) return {};
+  return Yarn{.factor = yarn.at("factor").get<double>(),
+              .original_max_position = yarn.at("original_max_position").get<double>(),
+              .beta_fast = yarn.at("beta_fast").get<double>(),
+              .beta_slow = yarn.at("beta_slow").get<double>(),
+              .truncate = yarn.at("truncate").get<bool>(),
+              .attention_factor = rope.at("attention_factor").get<double>()};
+}
+
 /// One recorded layer: a file, or a variant in a file of several.
 ///
 /// Metadata `config` (JSON) says what the layer is: shape, mask, scale, `projection` (tensor names
 /// and packing) and `stages` in their order at each position; `float32_error` how far a float32 run
 /// of the published code was off. A variant's own tensors are `<variant>/<name>` and replace a
-/// shared tensor of that name; an expected tensor that equals the ungated variant's is left out.
+/// shared tensor of that name; an expected attention that equals the ungated variant's is left out.
 class Recording {
  public:
   explicit Recording(const std::string& file, const std::string& variant = "")
-      : file_(Safetensors::open(std::string(GATED_ATTENTION_TEST_DATA) + "/golden/" + file +
-                                ".safetensors")),
+      : file_(open(file)),
         prefix_(variant.empty() ? "" : variant + "/"),
         config_(metadata(file_, "config")) {
     nlohmann::json error = metadata(file_, "float32_error");
@@ -58,7 +71,7 @@ class Recording {
   /// The names of a file's variants, ascending.
   static std::set<std::string> variants(const std::string& file) {
     std::set<std::string> names;
-    const nlohmann::json config = Recording(file).config_;
+    const nlohmann::json config = metadata(open(file), "config");
     for (const auto& [name, variant] : config.at("variants").items()) names.insert(name);
     return names;
   }
@@ -83,10 +96,11 @@ class Recording {
 
   /// attention, gate_scores or output, if it is recorded.
   std::optional<TensorView> expected(const std::string& name) const {
-    for (const std::string& prefix : {prefix_, std::string("no_gate/")})
-      if (file_.contains(prefix + "expected." + name))
-        return file_.tensor(prefix + "expected." + name);
-    return std::nullopt;
+    const std::string expected = "expected." + name;
+    if (file_.contains(prefix_ + expected)) return file_.tensor(prefix_ + expected);
+    const std::string shared = "no_gate/" + expected;
+    if (name == "attention" && file_.contains(shared)) return file_.tensor(shared);
+    return {};
   }
 
   /// The layer's own tensors that are learned.
@@ -118,6 +132,11 @@ class Recording {
   }
 
  private:
+  static Safetensors open(const std::string& file) {
+    return Safetensors::open(std::string(GATED_ATTENTION_TEST_DATA) + "/golden/" + file +
+                             ".safetensors");
+  }
+
   static nlohmann::json metadata(const Safetensors& file, const char* key) {
     return nlohmann::json::parse(file.metadata().at(key));
   }
@@ -126,14 +145,7 @@ class Recording {
     numbers.theta = stage.at("theta").get<double>();
     numbers.rotary_dim = stage.at("rotary_dim").get<Index>();
     numbers.rotated_pairs = stage.value("rotated_pairs", Index{-1});
-    const nlohmann::json& yarn = stage.at("yarn");
-    if (yarn.is_null()) return;
-    numbers.yarn = {.factor = yarn.at("factor").get<double>(),
-                    .original_max_position = yarn.at("original_max_position").get<double>(),
-                    .beta_fast = yarn.at("beta_fast").get<double>(),
-                    .beta_slow = yarn.at("beta_slow").get<double>(),
-                    .truncate = yarn.at("truncate").get<bool>(),
-                    .attention_factor = stage.at("attention_factor").get<double>()};
+    if (const auto yarn = yarn_of(stage)) numbers.yarn = *yarn;
   }
 
   Safetensors file_;
@@ -166,8 +178,8 @@ std::string line(const Words&... words) {
 
 inline constexpr const char* position_names[] = {"Query", "Key", "Value", "Sdpa", "Output"};
 
-inline std::string rope_text(const char* pairing, Index rotary_dim, Index first_dim, Index pairs,
-                             double theta, const std::optional<Yarn>& yarn) {
+inline std::string rope_text(const std::string& pairing, Index rotary_dim, Index first_dim,
+                             Index pairs, double theta, const Optional<Yarn>& yarn) {
   std::string all = line("Rope", pairing, text(rotary_dim), "from", text(first_dim), "pairs",
                          text(pairs), "theta", text(theta));
   if (!yarn) return all + " attention factor 1";
@@ -179,8 +191,7 @@ inline std::string rope_text(const char* pairing, Index rotary_dim, Index first_
 
 /// What the config says of a stage, its place aside. `packed_bias`: the gate's bias lies in that of
 /// the packed query.
-inline std::string stage_text(const nlohmann::json& stage, const Numbers& numbers,
-                              bool packed_bias) {
+inline std::string stage_text(const nlohmann::json& stage, bool packed_bias) {
   const auto word = [&](const char* key) { return stage.at(key).get<std::string>(); };
   const std::string kind = word("stage");
   if (kind == "Normalize")
@@ -188,13 +199,12 @@ inline std::string stage_text(const nlohmann::json& stage, const Numbers& number
   if (kind == "Scale") return line(kind, text(stage.at("factor").get<double>()));
   if (kind == "Activate") return line(kind, word("activation"));
   if (kind == "Rope" && !stage.contains("mrope_section")) {
-    const Index all_pairs = numbers.rotary_dim / 2;
-    const bool has_yarn = !stage.at("yarn").is_null();
-    if (!has_yarn && stage.at("attention_factor") != 1.0)
-      return "Rope with a factor without YaRN";
-    return rope_text(word("pairing").c_str(), numbers.rotary_dim,
-                     stage.at("first_dim").get<Index>(), stage.value("rotated_pairs", all_pairs),
-                     numbers.theta, has_yarn ? std::optional(numbers.yarn) : std::nullopt);
+    const Index rotary_dim = stage.at("rotary_dim").get<Index>();
+    const Optional<Yarn> yarn = yarn_of(stage);
+    if (!yarn && stage.at("attention_factor") != 1.0) return "Rope with a factor without YaRN";
+    return rope_text(word("pairing"), rotary_dim, stage.at("first_dim").get<Index>(),
+                     stage.value("rotated_pairs", rotary_dim / 2), stage.at("theta").get<double>(),
+                     yarn);
   }
   if (kind != "Gate") return line("not known:", stage.dump());
   const bool has_bias = !stage.at("bias").is_null() || (packed_bias && word("weight") == "packed");
@@ -256,16 +266,18 @@ inline std::string extents_text(const Shape& shape) {
 
 inline Lines lines_of(const Recording& recording) {
   const nlohmann::json& config = recording.config();
-  const Numbers numbers = recording.numbers();
-  Lines lines = {extents_text(numbers.shape)};
+  const Shape shape = recording.numbers().shape;
+  Lines lines = {extents_text(shape)};
   const nlohmann::json& projection = config.at("projection");
   const auto is_biased = [&](const char* name) {
     return !projection.value(std::string(name) + "_bias", nlohmann::json()).is_null();
   };
   for (const char* name : {"query", "key", "value", "output"})
     if (is_biased(name)) lines.push_back(line("bias of", name));
-  const std::string mask = config.at("mask").at("kind").get<std::string>();
-  lines.push_back(mask == "sliding_window" ? line(mask, text(numbers.window)) : mask);
+  const nlohmann::json& mask = config.at("mask");
+  const std::string kind = mask.at("kind").get<std::string>();
+  lines.push_back(mask.contains("window") ? line(kind, text(mask.at("window").get<Index>()))
+                                          : kind);
   for (const char* unknown : {"softcap", "sink"})
     if (!config.at(unknown).is_null())
       lines.push_back(line("not known:", unknown, config.at(unknown).dump()));
@@ -274,12 +286,12 @@ inline Lines lines_of(const Recording& recording) {
 
   // A scale of its own is one that the query is multiplied by in the end.
   const double scale = config.at("scale").get<double>();
-  const double factor = scale * std::sqrt(static_cast<double>(numbers.shape.head_dim));
+  const double factor = scale * std::sqrt(static_cast<double>(shape.head_dim));
   for (const std::string position : position_names) {
     for (const nlohmann::json& stage : config.at("stages")) {
       const std::string at = stage.at("at").get<std::string>();
       if (at == position || (at == "QueryKey" && (position == "Query" || position == "Key")))
-        lines.push_back(line(position + ":", stage_text(stage, numbers, is_biased("query"))));
+        lines.push_back(line(position + ":", stage_text(stage, is_biased("query"))));
     }
     if (position == "Query" && std::abs(factor - 1) > 1e-15)
       lines.push_back(line("Query: Scale", text(factor)));
@@ -300,8 +312,8 @@ inline Lines lines_of(const reference::Description& layer) {
   else if (layer.visible.future == 0 && layer.visible.past == all.past)
     lines.push_back("causal");
   else
-    lines.push_back(line(sees_future ? "future and" : "sliding_window",
-                         text(layer.visible.past + 1)));
+    lines.push_back(
+        line(sees_future ? "future and" : "sliding_window", text(layer.visible.past + 1)));
   for (int position = 0; position < 5; ++position)
     for (const reference::Stage& stage : layer.stages)
       if (stage.position == static_cast<Position>(position))
@@ -369,9 +381,9 @@ class Loader {
     }
     const Shape shape = recording_.numbers().shape;
     const MatrixView<Scalar> query = fill("q_proj.weight"), gate = fill("sdpa_gate.weight");
-    const PackedQuery layout{
-        packing == "A" ? QueryPacking::PerKvGroup : QueryPacking::PerQueryHead, shape.query_heads,
-        shape.kv_heads, shape.head_dim, gate.rows() / shape.query_heads};
+    const PackedQuery layout{packing == "A" ? QueryPacking::PerKvGroup : QueryPacking::PerQueryHead,
+                             shape.query_heads, shape.kv_heads, shape.head_dim,
+                             gate.rows() / shape.query_heads};
     const TensorView weight = use(projection.at("query").get<std::string>());
     const std::vector<Scalar> packed =
         read_values<Scalar>(weight, {layout.rows(), shape.model_dim});
@@ -392,9 +404,9 @@ class Loader {
                                       fill("v_proj.weight")};
     for (Index h = 0; h < shape.query_heads; ++h)
       for (const MatrixView<Scalar>& matrix : out) {
-        read_rows(from, row,
-                  MatrixView<Scalar>(matrix.row(h * shape.head_dim), shape.head_dim,
-                                     matrix.columns()));
+        read_rows(
+            from, row,
+            MatrixView<Scalar>(matrix.row(h * shape.head_dim), shape.head_dim, matrix.columns()));
         row += shape.head_dim;
       }
     EXPECT_EQ(row, from.shape[0]);

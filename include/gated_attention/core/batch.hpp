@@ -7,6 +7,37 @@
 
 namespace gated_attention {
 
+/// One sequence's view of a tensor over its scores, [Hq or 1, T or 1, S]: element (h, t, s) at
+/// data[h·head_stride + t·token_stride + s]; a stride of 0 is one row for all.
+template <class T>
+struct ScoreView {
+  T* data = nullptr;
+  Index heads = 0;   ///< Hq or 1
+  Index tokens = 0;  ///< T or 1
+  Index keys = 0;    ///< S
+  Index head_stride = 0;
+  Index token_stride = 0;
+
+  constexpr ScoreView() = default;
+  constexpr ScoreView(T* from, Index head_count, Index token_count, Index key_count)
+      : data(from),
+        heads(head_count),
+        tokens(token_count),
+        keys(key_count),
+        head_stride(head_count == 1 ? 0 : token_count * key_count),
+        token_stride(token_count == 1 ? 0 : key_count) {}
+  constexpr ScoreView(T* from, Index head_count, Index token_count, Index key_count, Index stride_of_heads,
+                      Index stride_of_tokens)
+      : data(from),
+        heads(head_count),
+        tokens(token_count),
+        keys(key_count),
+        head_stride(stride_of_heads),
+        token_stride(stride_of_tokens) {}
+
+  constexpr T* row(Index head, Index token) const { return data + head * head_stride + token * token_stride; }
+};
+
 /// What a call reads: the rows of whole sequences, back to back.
 template <class Scalar>
 struct Batch {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <optional>
 
+#include "gated_attention/core/optional.hpp"
 #include "gated_attention/math/packet.hpp"
 
 // Rotary position embedding. Pair i of a head's channels turns by position · frequency[i]:
@@ -26,9 +26,9 @@ struct Yarn {
   double beta_fast = 32;         ///< turns within that length, from which on a pair is left alone
   double beta_slow = 1;          ///< turns up to which a pair is slowed by the whole factor
   bool truncate = true;          ///< round the ramp's ends outwards to whole pairs
-  std::optional<double> attention_factor = std::nullopt;  ///< wins over what follows
-  std::optional<double> mscale = std::nullopt;
-  std::optional<double> mscale_all_dim = std::nullopt;
+  Optional<double> attention_factor = {};  ///< wins over what follows
+  Optional<double> mscale = {};
+  Optional<double> mscale_all_dim = {};
 };
 
 namespace detail {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <optional>
 #include <type_traits>
 
 #include "gated_attention/math/rotary.hpp"
@@ -36,7 +35,7 @@ struct Rope {
   Index rotary_dim = 0;
   Index first_dim = 0;
   Index rotated_pairs = 0;
-  std::optional<Yarn> yarn = std::nullopt;
+  Optional<Yarn> yarn = {};
 
   static constexpr detail::StageTensors tensors(const Shape&) { return {}; }
 };

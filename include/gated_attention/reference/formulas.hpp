@@ -106,7 +106,7 @@ struct Rotation {
   Index rotary_dim = 0;
   Index first_dim = 0;
   Index rotated_pairs = 0;
-  std::optional<Yarn> yarn = std::nullopt;
+  Optional<Yarn> yarn = {};
 
   /// θ^(−2i/rotary_dim); with YaRN times (1 − r) + r/factor, where r rises from 0 to 1 between the
   /// pair that turns beta_fast times within the original length and the one that turns beta_slow
