@@ -21,6 +21,8 @@
 
 #if defined(__GNUC__) || defined(__clang__)
 #define GATED_ATTENTION_INLINE inline __attribute__((always_inline))
+#define GATED_ATTENTION_NO_INLINE __attribute__((noinline))
 #else
 #define GATED_ATTENTION_INLINE inline
+#define GATED_ATTENTION_NO_INLINE
 #endif

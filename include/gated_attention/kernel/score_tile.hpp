@@ -28,20 +28,31 @@ GATED_ATTENTION_INLINE Packet<Scalar> visible_scores(const Packet<Scalar>& value
                              packet::select_less(lane, lane_of(keys.begin), hidden, value), hidden);
 }
 
-/// The stages at Scores on `packets` packets of each row of a group, from `first_key` on, in place; then the unit of the
-/// softmax.
+/// What is left to do to raw scores of a group, `packets` packets of each row from `first_key` on, where rows do not see all
+/// of them or stages change them: the stages, then the unit of the softmax, then −inf for what a row does not see, then
+/// the maxima. `fresh`: lane_maxima is written, not raised.
 template <class Scalar>
-void run_score_stages(const AttendTile<Scalar>& tile, Index group, Index first_key, Index packets,
-                      Scalar* scores) {
-  const Packet<Scalar> unit = packet::broadcast<Scalar>(tile.score_unit);
+void finish_scores(const AttendTile<Scalar>& tile, Index group, Index first_key, Index packets,
+                   bool fresh, Scalar* scores, Scalar* lane_maxima) {
+  const Packet<Scalar> unit =
+      packet::broadcast<Scalar>(tile.score_stage_count > 0 ? tile.score_unit : Scalar(1));
   for (Index r = 0; r < panel_rows; ++r) {
     Scalar* const row = scores + r * softmax_keys;
-    const ScoreRow place = tile.score_row(group * panel_rows + r, first_key);
+    const Index tile_row = group * panel_rows + r;
     for (Index i = 0; i < tile.score_stage_count; ++i)
-      tile.score_stages[i].run(tile.score_stages[i], place, row, packets);
-    for (Index j = 0; j < packets; ++j)
-      packet::store<Scalar>(row + j * lanes<Scalar>,
-                            packet::mul(packet::load<Scalar>(row + j * lanes<Scalar>), unit));
+      tile.score_stages[i].run(tile.score_stages[i], tile.score_row(tile_row, first_key), row,
+                               packets);
+    Packet<Scalar> maximum = packet::broadcast<Scalar>(minus_infinity<Scalar>);
+    if (!fresh) maximum = packet::load<Scalar>(lane_maxima + r * lanes<Scalar>);
+    for (Index j = 0; j < packets; ++j) {
+      Scalar* const at = row + j * lanes<Scalar>;
+      const Packet<Scalar> score =
+          visible_scores<Scalar>(packet::mul(packet::load<Scalar>(at), unit),
+                                 first_key + j * lanes<Scalar>, tile.keys[tile_row]);
+      packet::store<Scalar>(at, score);
+      maximum = packet::max(score, maximum);
+    }
+    packet::store<Scalar>(lane_maxima + r * lanes<Scalar>, maximum);
   }
 }
 
@@ -63,15 +74,13 @@ bool stages_hide(const AttendTile<Scalar>& tile, Index group, Index first_key, I
   return true;
 }
 
-/// scores[r, :] = stages(q[r, :] · keys), lane_maxima[r] = their maximum
-///   panel_rows rows × Packets packets of group `group`
+/// scores[r, :] = q[r, :] · keys, lane_maxima[r] = their maximum
+///   panel_rows rows × Packets packets of group `group`; keys: [depth][64]
 ///
-/// keys: [depth][64]. With row_keys, the scores of keys that a row does not see are −inf. `fresh`:
-/// lane_maxima is written, not raised.
+/// `plain`: every row sees every key, and there are no stages.
 template <int Packets, class Scalar>
-void score_tile(const AttendTile<Scalar>& tile, Index group, const Scalar* keys,
-                const RowKeys* row_keys, Index first_key, bool fresh, Scalar* scores,
-                Scalar* lane_maxima) {
+void score_tile(const AttendTile<Scalar>& tile, Index group, const Scalar* keys, bool plain,
+                Index first_key, bool fresh, Scalar* scores, Scalar* lane_maxima) {
   const Index depth = tile.layout.key_dim;
   const Scalar* const q = tile.q + group * panel_rows * depth;
   Packet<Scalar> c[panel_rows][std::size_t{Packets}];
@@ -81,37 +90,19 @@ void score_tile(const AttendTile<Scalar>& tile, Index group, const Scalar* keys,
     for (int j = 0; j < Packets; ++j) c[r][j] = packet::zero<Scalar>();
   }
   accumulate<panel_rows, Packets>(c, q, depth, Index{1}, keys, panel_columns, depth);
-  if (tile.score_stage_count > 0) {
+  GATED_ATTENTION_UNROLL
+  for (int r = 0; r < panel_rows; ++r) {
     GATED_ATTENTION_UNROLL
-    for (int r = 0; r < panel_rows; ++r) {
-      GATED_ATTENTION_UNROLL
-      for (int j = 0; j < Packets; ++j)
-        packet::store<Scalar>(scores + r * softmax_keys + j * lanes<Scalar>, c[r][j]);
-    }
-    run_score_stages(tile, group, first_key, Index{Packets}, scores);
-    GATED_ATTENTION_UNROLL
-    for (int r = 0; r < panel_rows; ++r) {
-      GATED_ATTENTION_UNROLL
-      for (int j = 0; j < Packets; ++j)
-        c[r][j] = packet::load<Scalar>(scores + r * softmax_keys + j * lanes<Scalar>);
-    }
+    for (int j = 0; j < Packets; ++j)
+      packet::store<Scalar>(scores + r * softmax_keys + j * lanes<Scalar>, c[r][j]);
   }
-  if (row_keys != nullptr) {
-    GATED_ATTENTION_UNROLL
-    for (int r = 0; r < panel_rows; ++r) {
-      GATED_ATTENTION_UNROLL
-      for (int j = 0; j < Packets; ++j)
-        c[r][j] = visible_scores<Scalar>(c[r][j], first_key + j * lanes<Scalar>, row_keys[r]);
-    }
-  }
+  if (!plain)
+    return finish_scores(tile, group, first_key, Index{Packets}, fresh, scores, lane_maxima);
   GATED_ATTENTION_UNROLL
   for (int r = 0; r < panel_rows; ++r) {
     Packet<Scalar> maximum = c[r][0];
     GATED_ATTENTION_UNROLL
     for (int j = 1; j < Packets; ++j) maximum = packet::max(maximum, c[r][j]);
-    GATED_ATTENTION_UNROLL
-    for (int j = 0; j < Packets; ++j)
-      packet::store<Scalar>(scores + r * softmax_keys + j * lanes<Scalar>, c[r][j]);
     Scalar* lane_maximum = lane_maxima + r * lanes<Scalar>;
     if (!fresh) maximum = packet::max(maximum, packet::load<Scalar>(lane_maximum));
     packet::store<Scalar>(lane_maximum, maximum);
@@ -142,7 +133,8 @@ void score_group(const AttendTile<Scalar>& tile, Index group, Index step, Index 
   if (low >= high) return;
   const Index from = base + low * width, row = group * panel_rows;
   const RowKeys* row_keys = tile.keys + row;
-  const bool all = row_keys[panel_rows - 1].begin <= from && row_keys[0].end >= base + high * width;
+  const bool plain = tile.score_stage_count == 0 && row_keys[panel_rows - 1].begin <= from &&
+                     row_keys[0].end >= base + high * width;
   const bool fresh = from <= std::max(first, step);
   const Scalar* keys = tile.block(block_key) + (from - block_key);
   Scalar* scores = tile.scores + row * softmax_keys + (from - step);
@@ -152,7 +144,7 @@ void score_group(const AttendTile<Scalar>& tile, Index group, Index step, Index 
     tile.hidden[2 * group + (block_key - step) / block_keys] = false;
   }
   const auto run = [&]<int Packets>() {
-    score_tile<Packets>(tile, group, keys, all ? nullptr : row_keys, from, fresh, scores,
+    score_tile<Packets>(tile, group, keys, plain, from, fresh, scores,
                         tile.lane_maxima + row * width);
   };
   switch (high - low) {
