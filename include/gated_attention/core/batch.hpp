@@ -44,6 +44,9 @@ struct Batch {
   MatrixView<const Scalar> x;              ///< [T, E], the pre-normed hidden states
   std::span<const Index> lengths = {};     ///< tokens of each sequence, summing to T, zeros allowed; empty: one sequence
   std::span<const Index> positions = {};   ///< of each row, for Rope; empty: 0, 1, … in each sequence
+  std::span<const Index> prefixes = {};    ///< PrefixCausal: keys that every query of a sequence sees, one per sequence
+  std::span<const ScoreView<const Scalar>> score_bias = {};  ///< ScoreBias: one view per sequence
+  std::span<const ScoreView<const bool>> boolean_mask = {};  ///< BooleanMask: one view per sequence
 };
 
 /// Where the scores of the gates go: for each position those of the last gate written there, after its activation,
@@ -61,7 +64,7 @@ struct GateScores {
 template <class Scalar>
 struct Results {
   HeadsView<Scalar> attention = {};     ///< [T, Hq, Dv], the SDPA output before any stage at Sdpa
-  MatrixView<Scalar> log_sum_exp = {};  ///< [T, Hq], ln Σ exp(score) of each row; −∞ where nothing is seen
+  MatrixView<Scalar> log_sum_exp = {};  ///< [T, Hq], ln Σ exp(score) over the keys (no sink); −∞ where none is seen
   MatrixView<Scalar> first_token_attention = {};  ///< [T, Hq], the probability of each sequence's first token; wants
                                                   ///< log_sum_exp beside it
   GateScores<Scalar> gate_scores = {};

@@ -50,6 +50,12 @@ struct AttendArguments {
       log_sum_exp;  ///< optional [T, Hq]: ln Σ e^score over the keys, without sinks; −inf where none is seen
 };
 
+/// AttendArguments::score_scale for a scale of q·k: scores in units of log2, natural where stages work on them.
+template <class Scalar>
+Scalar score_scale(double scale, Index score_stage_count) {
+  return static_cast<Scalar>(score_stage_count > 0 ? scale : scale * std::numbers::log2e);
+}
+
 /// What bounds the scratch of attend: numbers of the call, or of the largest call.
 struct AttendLimits {
   Index query_heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;

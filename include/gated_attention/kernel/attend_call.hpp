@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <numbers>
-
 #include "gated_attention/kernel/call.hpp"
 
 namespace gated_attention {
@@ -22,7 +20,10 @@ void attend(const Call<Scalar>& call) {
   arguments.value_dim = shape.value_width();
   arguments.q = {call.memory.projected, tokens,       shape.query_heads,
                  shape.head_dim,        plan.columns, plan.head_stride};
-  arguments.score_scale = static_cast<Scalar>(plan.scale * std::numbers::log2e);
+  arguments.score_stages = call.score_stages;
+  arguments.score_stage_count = call.score_stage_count;
+  arguments.sinks = call.sinks();
+  arguments.score_scale = score_scale<Scalar>(plan.scale, call.score_stage_count);
   arguments.sequences = call.memory.sequences;
   arguments.sequence_count = call.sequence_count;
   arguments.stages = call.stages.sdpa_tile.first;

@@ -60,6 +60,7 @@ struct WorkspaceMemory {
   Scalar* thread_rows = nullptr;  ///< [threads][thread_row]: cosines, sines, one row of y
   Index thread_row = 0;
   RowStage<Scalar>* stages = nullptr;
+  ScoreStage<Scalar>* score_stages = nullptr;
   SequencePlace* places = nullptr;
   AttendSequence<Scalar>* sequences = nullptr;
   ProductScratch<Scalar> product;
@@ -90,6 +91,8 @@ WorkspaceMemory<Scalar> take_workspace(detail::Arena& arena, const LayerPlan<Sca
                                        detail::alignment / static_cast<Index>(sizeof(Scalar)));
   memory.thread_rows = arena.take<Scalar>(product(limits.threads, memory.thread_row));
   memory.stages = arena.take<RowStage<Scalar>>(static_cast<Index>(plan.stages.size()));
+  memory.score_stages =
+      arena.take<ScoreStage<Scalar>>(static_cast<Index>(plan.score_stages.size()));
   memory.places = arena.take<SequencePlace>(limits.sequences);
   memory.sequences = arena.take<AttendSequence<Scalar>>(limits.sequences);
 
@@ -115,6 +118,8 @@ struct Call {
   const PackedTensors<Scalar>& weights;
   WorkspaceMemory<Scalar> memory;
   StageTable<Scalar> stages;
+  const ScoreStage<Scalar>* score_stages;
+  Index score_stage_count;
   MatrixView<const Scalar> x;
   const Index* positions;  ///< of each row, or null: counted in each sequence
   Index sequence_count;
@@ -126,6 +131,11 @@ struct Call {
   /// The threads for a pass over all tokens that handles `width` channels of each, some 20 multiply-adds a channel.
   Index threads_over(Index width) const {
     return threads_for(threads, 20.0 * static_cast<double>(x.rows()) * static_cast<double>(width));
+  }
+
+  /// The logits of a LearnedSink, or null.
+  const Scalar* sinks() const {
+    return plan.sink_offset < 0 ? nullptr : weights.stages + plan.sink_offset;
   }
 
   Scalar* projected_row(Index token) const { return memory.projected + token * plan.columns; }

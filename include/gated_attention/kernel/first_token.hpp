@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 
 #include "gated_attention/kernel/call.hpp"
 
@@ -24,12 +26,26 @@ void record_first_token(const Call<Scalar>& call) {
         const Scalar* const q = call.projected_row(token) + h * plan.head_stride;
         const Scalar* const k = call.projected_row(sequence.first_token) + plan.key_column +
                                 h / shape.group() * plan.head_stride;
-        double score = 0;
+        double product = 0;
         for (Index c = 0; c < shape.head_dim; ++c)
-          score += static_cast<double>(q[c]) * static_cast<double>(k[c]);
-        const double lse = static_cast<double>(call.results.log_sum_exp(token, h));
+          product += static_cast<double>(q[c]) * static_cast<double>(k[c]);
+        Scalar scores[static_cast<std::size_t>(lanes<Scalar>)] = {
+            static_cast<Scalar>(plan.scale * product)};
+        const ScoreRow row{.sequence = i,
+                           .head = h,
+                           .token = t,
+                           .position = t + sequence.bounds.shift,
+                           .first_key = 0,
+                           .keys = sequence.bounds.keys};
+        for (Index s = 0; s < call.score_stage_count; ++s)
+          call.score_stages[s].run(call.score_stages[s], row, scores, 1);
+        double lse = static_cast<double>(call.results.log_sum_exp(token, h));
+        if (call.sinks() != nullptr) {
+          const double sink = static_cast<double>(call.sinks()[h]), high = std::max(lse, sink);
+          lse = high + std::log(std::exp(lse - high) + std::exp(sink - high));
+        }
         call.results.first_token_attention(token, h) =
-            seen ? static_cast<Scalar>(std::exp(plan.scale * score - lse)) : Scalar(0);
+            seen ? static_cast<Scalar>(std::exp(static_cast<double>(scores[0]) - lse)) : Scalar(0);
       }
     }
   }

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "gated_attention/math/packet.hpp"
 #include "gated_attention/policy/row_functions.hpp"
+#include "gated_attention/policy/score_functions.hpp"
 
 // A layer as numbers: what its type means, in the form that pack and the four steps read. Compiled
 // once per scalar; a layer's constructor fills it in.
@@ -69,6 +71,16 @@ struct RotationPlan {
   double attention_factor = 1;      ///< multiplies cos and sin
 };
 
+/// One stage at Scores as numbers.
+template <class Scalar>
+struct ScoreStagePlan {
+  enum class Kind { softcap, alibi, bias, boolean, function };
+
+  Kind kind = Kind::softcap;
+  ScoreStage<Scalar> stage;  ///< what it runs; the views of a batch are bound with the call
+  std::shared_ptr<const void> state;  ///< owns slopes or a user's function
+};
+
 template <class Scalar>
 struct LayerPlan {
   Shape shape;
@@ -77,6 +89,9 @@ struct LayerPlan {
   bool query_bias = false, key_bias = false, value_bias = false, output_bias = false;
   std::vector<StagePlan<Scalar>> stages;  ///< written out, in written order
   RotationPlan rotation;
+  std::vector<ScoreStagePlan<Scalar>> score_stages;  ///< in written order
+  Index sink_tensor = -1;  ///< a LearnedSink's logits among the layer's tensors; −1: none
+  Index sink_offset = -1;  ///< and in PackedTensors::stages
 
   // One pass over x gives a row [q | k | v | gate logits] per token. A head's row is padded to
   // whole packets, so that stages may work on it in place; a section starts on a packet.
@@ -127,6 +142,51 @@ void lay_out(LayerPlan<Scalar>& plan) {
     stage.first_column = plan.columns;
     plan.columns += detail::round_up(stage.logits(shape), lanes<Scalar>);
   }
+  if (plan.sink_tensor < 0) return;
+  plan.sink_offset = plan.stage_parameters;
+  plan.stage_parameters += shape.query_heads;
+}
+
+/// Appends a stage at Scores to the plan.
+template <class Scalar, class Stage>
+void add_score_stage(LayerPlan<Scalar>& plan, const Stage& stage) {
+  using Kind = typename ScoreStagePlan<Scalar>::Kind;
+  ScoreStagePlan<Scalar> entry;
+  if constexpr (std::is_same_v<Stage, Softcap>) {
+    entry.kind = Kind::softcap;
+    entry.stage.run = &run_softcap<Scalar>;
+    entry.stage.number = static_cast<Scalar>(double{stage.cap});
+  } else if constexpr (std::is_same_v<Stage, Alibi>) {
+    entry.kind = Kind::alibi;
+    entry.stage.run = &run_alibi<Scalar>;
+    const auto slopes = std::make_shared<const std::vector<double>>(
+        stage.slopes.empty() ? alibi_slopes(plan.shape.query_heads)
+                             : std::vector<double>(stage.slopes.begin(), stage.slopes.end()));
+    if (static_cast<Index>(slopes->size()) != plan.shape.query_heads)
+      detail::raise<ShapeError>("Alibi: there are ", slopes->size(), " slopes, the layer has ",
+                                plan.shape.query_heads, " query heads");
+    entry.state = slopes;
+    entry.stage.state = slopes->data();
+  } else if constexpr (std::is_same_v<Stage, ScoreBias>) {
+    entry.kind = Kind::bias;
+    entry.stage.run = &run_score_bias<Scalar>;
+    entry.stage.hides = &score_bias_hides<Scalar>;
+    entry.stage.masks = true;
+  } else if constexpr (std::is_same_v<Stage, BooleanMask>) {
+    entry.kind = Kind::boolean;
+    entry.stage.run = &run_boolean_mask<Scalar>;
+    entry.stage.hides = &boolean_mask_hides<Scalar>;
+    entry.stage.masks = true;
+  } else {
+    using Function = decltype(stage.function);
+    entry.kind = Kind::function;
+    entry.stage.run = &run_score_function<Scalar, Function>;
+    entry.stage.masks = true;
+    const auto function = std::make_shared<const Function>(stage.function);
+    entry.state = function;
+    entry.stage.state = function.get();
+  }
+  plan.score_stages.push_back(entry);
 }
 
 /// Appends a written-out row stage to the plan.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <numbers>
 #include <optional>
 #include <span>
 
@@ -31,6 +30,10 @@ struct AttendBatch {
   std::span<const Index> lengths = {};      ///< queries of each sequence; empty: one sequence
   std::span<const Index> key_lengths = {};  ///< keys of each sequence; empty: one sequence
   std::optional<Index> offset = {};         ///< index of each sequence's first query among its keys; absent: S − T
+  std::span<const Index> prefixes = {};     ///< PrefixCausal: keys that every query of a sequence sees, one per sequence
+  std::span<const Scalar> sinks = {};       ///< LearnedSink: a logit per query head
+  std::span<const ScoreView<const Scalar>> score_bias = {};  ///< ScoreBias: one view per sequence
+  std::span<const ScoreView<const bool>> boolean_mask = {};  ///< BooleanMask: one view per sequence
 };
 
 /// How large the workspace of Attend is to be.
@@ -45,7 +48,7 @@ struct AttendSize {
 template <class Scalar>
 struct AttendResults {
   HeadsView<Scalar> attention = {};     ///< [T, Hq, Dv], the output before any stage
-  MatrixView<Scalar> log_sum_exp = {};  ///< [T, Hq], ln Σ exp(score); −∞ where nothing is seen
+  MatrixView<Scalar> log_sum_exp = {};  ///< [T, Hq], ln Σ exp(score) over the keys (no sink); −∞ where none is seen
 };
 
 namespace detail {
@@ -55,7 +58,7 @@ constexpr bool stands_at_sdpa() {
   if constexpr (is_row_stage<Stage> && !is_rope<Stage>)
     return std::is_same_v<typename Stage::position, at::Sdpa>;
   else
-    return Mask<Stage>;
+    return Mask<Stage> || runs_at<at::Scores, Stage>();
 }
 
 template <class Stage>
@@ -135,7 +138,7 @@ class Attend {
       : shape_(shape), plan_(kernel::make_plan<Scalar>(kernel::checked_shape("Attend", layer_shape(shape)), detail::write_out(detail::choose_stages(
                                 static_cast<const StageList<Stages...>*>(nullptr), given...)))) {
     for (const kernel::StagePlan<Scalar>& stage : plan_.stages) kernel::check_stage("Attend", stage, plan_.shape);
-    plan_.scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
+    kernel::check_scores("Attend", plan_);
   }
 
   const AttendShape& shape() const { return shape_; }
@@ -167,7 +170,11 @@ class Attend {
     arguments.key_dim = shape_.head_dim;
     arguments.value_dim = plan_.shape.value_width();
     arguments.q = batch.q;
-    arguments.score_scale = static_cast<Scalar>(plan_.scale * std::numbers::log2e);
+    arguments.score_stages = pieces.score_stages;
+    arguments.score_stage_count =
+        kernel::bind_score_stages("Attend", plan_, batch, pieces.sequences, sequences, pieces.score_stages);
+    arguments.sinks = batch.sinks.empty() ? nullptr : batch.sinks.data();
+    arguments.score_scale = kernel::score_scale<Scalar>(plan_.scale, arguments.score_stage_count);
     arguments.sequences = pieces.sequences;
     arguments.sequence_count = sequences;
     arguments.stages = pieces.stages;
@@ -185,6 +192,7 @@ class Attend {
     Scalar* blocks;
     kernel::AttendSequence<Scalar>* sequences;
     RowStage<Scalar>* stages;
+    ScoreStage<Scalar>* score_stages;
     kernel::AttendScratch<Scalar> scratch;
   };
 
@@ -196,6 +204,8 @@ class Attend {
             .value_dim = shape.value_dim};
   }
 
+  static constexpr bool has_sink = (... || std::is_same_v<Stages, LearnedSink>);
+
   KeyValueLayout<Scalar> layout() const { return {shape_.head_dim, plan_.shape.value_width()}; }
 
   Pieces lay_out(detail::Arena& arena, const AttendSize& size) const {
@@ -204,6 +214,7 @@ class Attend {
                                                                shape_.kv_heads * layout().elements(), "Attend"));
     pieces.sequences = arena.take<kernel::AttendSequence<Scalar>>(size.sequences);
     pieces.stages = arena.take<RowStage<Scalar>>(static_cast<Index>(plan_.stages.size()));
+    pieces.score_stages = arena.take<ScoreStage<Scalar>>(static_cast<Index>(plan_.score_stages.size()));
     pieces.scratch = kernel::AttendScratch<Scalar>(arena, {.query_heads = shape_.query_heads,
                                                            .kv_heads = shape_.kv_heads,
                                                            .key_dim = shape_.head_dim,
@@ -229,7 +240,7 @@ class Attend {
       const Index tokens = length(batch.lengths, i, batch.q.tokens());
       const Index keys = length(batch.key_lengths, i, batch.k.tokens());
       const Index blocks = detail::divide_up(keys, block_keys);
-      KeyBounds bounds = plan_.mask.bounds(tokens, keys);
+      KeyBounds bounds = plan_.mask.bounds(tokens, keys, kernel::prefix_of(batch.prefixes, i));
       if (batch.offset) bounds.shift = *batch.offset;
       pieces.sequences[i] = {.first_token = token,
                              .tokens = tokens,
@@ -306,6 +317,11 @@ class Attend {
     if (!results.log_sum_exp.empty())
       kernel::check_extents("Attend", "results.log_sum_exp", results.log_sum_exp.rows(),
                             results.log_sum_exp.columns(), tokens, shape_.query_heads, "query_heads");
+    const Index sinks = has_sink ? shape_.query_heads : 0;
+    if (static_cast<Index>(batch.sinks.size()) != sinks)
+      detail::raise<ShapeError>("Attend: there are ", batch.sinks.size(), " sinks, not ", sinks,
+                                has_sink ? ", one per query head" : ": there is no LearnedSink");
+    kernel::check_prefixes("Attend", plan_.mask, batch.prefixes, sequence_count(batch));
     check_lengths("lengths", batch.lengths, tokens, "q");
     check_lengths("key_lengths", batch.key_lengths, keys, "k");
     const Index sequences = sequence_count(batch);

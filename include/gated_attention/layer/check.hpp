@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <span>
 
 #include "gated_attention/core/parallel.hpp"
 #include "gated_attention/kernel/call.hpp"
@@ -23,6 +24,7 @@ LayerPlan<Scalar> make_plan(const Shape& shape, const StageList<Stages...>& stag
   LayerPlan<Scalar> plan;
   plan.shape = shape;
   plan.mask = Causal{}.rule();
+  plan.scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
   plan.query_bias = detail::has_projection_bias<at::Query>(type);
   plan.key_bias = detail::has_projection_bias<at::Key>(type);
   plan.value_bias = detail::has_projection_bias<at::Value>(type);
@@ -31,6 +33,8 @@ LayerPlan<Scalar> make_plan(const Shape& shape, const StageList<Stages...>& stag
     using Stage = std::remove_cvref_t<decltype(gated_attention_stage)>;
     if constexpr (detail::Mask<Stage>) plan.mask = gated_attention_stage.rule();
     if constexpr (detail::is_rope<Stage>) plan_rotation(plan, gated_attention_stage);
+    if constexpr (detail::is_score_stage<Stage>) add_score_stage(plan, gated_attention_stage);
+    if constexpr (std::is_same_v<Stage, SoftmaxScale>) plan.scale = gated_attention_stage.scale;
   });
   detail::for_each_row_stage(stages, [&plan](const auto& gated_attention_stage, Position position) {
     add_stage(plan, position, gated_attention_stage);
@@ -84,6 +88,17 @@ void check_stage(const char* function, const StagePlan<Scalar>& stage, const Sha
                               stage.pairs, " pairs");
 }
 
+template <class Scalar>
+void check_scores(const char* function, const LayerPlan<Scalar>& plan) {
+  if (!std::isfinite(plan.scale))
+    detail::raise<ShapeError>(function, ": SoftmaxScale's scale is ", plan.scale, ", it must be finite");
+  for (const ScoreStagePlan<Scalar>& stage : plan.score_stages)
+    if (stage.kind == ScoreStagePlan<Scalar>::Kind::softcap &&
+        !(stage.stage.number > 0 && std::isfinite(stage.stage.number)))
+      detail::raise<ShapeError>(function, ": Softcap's cap is ", stage.stage.number,
+                                ", it must be finite and greater than 0");
+}
+
 /// Checks the numbers of a plan, then lays its columns out.
 template <class Scalar>
 void finish_plan(const char* function, LayerPlan<Scalar>& plan, const std::vector<Index>& first_tensors) {
@@ -91,7 +106,7 @@ void finish_plan(const char* function, LayerPlan<Scalar>& plan, const std::vecto
     check_stage(function, plan.stages[i], plan.shape);
     plan.stages[i].first_tensor = first_tensors[i];
   }
-  plan.scale = 1 / std::sqrt(static_cast<double>(plan.shape.head_dim));
+  check_scores(function, plan);
   lay_out(plan);
 }
 
@@ -272,6 +287,66 @@ StageTable<Scalar> bind_stages(const LayerPlan<Scalar>& plan, const Scalar* para
   return table;
 }
 
+/// One view per sequence, of the call's extents, where the layer has the stage that reads it; none where it has not.
+template <class Scalar, class View>
+void check_score_views(const char* function, const char* name, const char* stage, bool wanted,
+                       std::span<const View> views, Index query_heads, const AttendSequence<Scalar>* sequences,
+                       Index sequence_count) {
+  const Index expected = wanted ? sequence_count : 0;
+  if (static_cast<Index>(views.size()) != expected)
+    detail::raise<ShapeError>(function, ": ", name, " has ", views.size(), " views, the ", wanted ? "" : "missing ",
+                              stage, " stage takes ", expected, wanted ? ", one per sequence" : "");
+  for (Index i = 0; i < expected; ++i) {
+    const View& view = views[static_cast<std::size_t>(i)];
+    const auto equal = [&](const char* extent, Index value, Index one, Index all) {
+      if (value != all && value != one)
+        detail::raise<ShapeError>(function, ": ", name, " of sequence ", i, " has ", value, " ", extent, ", not ", all);
+    };
+    equal("heads", view.heads, 1, query_heads);
+    equal("tokens", view.tokens, 1, sequences[i].tokens);
+    equal("keys", view.keys, sequences[i].bounds.keys, sequences[i].bounds.keys);
+  }
+}
+
+/// The stages at Scores with the batch's views, into the workspace.
+template <class Scalar, class SomeBatch>
+Index bind_score_stages(const char* function, const LayerPlan<Scalar>& plan, const SomeBatch& batch,
+                        const AttendSequence<Scalar>* sequences, Index sequence_count, ScoreStage<Scalar>* to) {
+  using Kind = typename ScoreStagePlan<Scalar>::Kind;
+  bool biased = false, masked = false;
+  for (const ScoreStagePlan<Scalar>& stage : plan.score_stages) {
+    biased = biased || stage.kind == Kind::bias;
+    masked = masked || stage.kind == Kind::boolean;
+  }
+  check_score_views(function, "score_bias", "ScoreBias", biased, batch.score_bias, plan.shape.query_heads, sequences,
+                    sequence_count);
+  check_score_views(function, "boolean_mask", "BooleanMask", masked, batch.boolean_mask, plan.shape.query_heads,
+                    sequences, sequence_count);
+  Index count = 0;
+  for (const ScoreStagePlan<Scalar>& stage : plan.score_stages) {
+    ScoreStage<Scalar>& bound = to[count++];
+    bound = stage.stage;
+    if (stage.kind == Kind::bias) bound.state = batch.score_bias.data();
+    if (stage.kind == Kind::boolean) bound.state = batch.boolean_mask.data();
+  }
+  return count;
+}
+
+/// A prefix per sequence where the mask is PrefixCausal.
+inline void check_prefixes(const char* function, const detail::MaskRule& mask, std::span<const Index> prefixes,
+                           Index sequences) {
+  const Index expected = mask.prefixed ? sequences : 0;
+  if (static_cast<Index>(prefixes.size()) != expected)
+    detail::raise<ShapeError>(function, ": there are ", prefixes.size(), " prefixes, the mask takes ", expected,
+                              mask.prefixed ? ", one per sequence" : ": it is not PrefixCausal");
+  for (const Index prefix : prefixes)
+    if (prefix < 0) detail::raise<ShapeError>(function, ": a prefix is ", prefix, ", the least is 0");
+}
+
+inline Index prefix_of(std::span<const Index> prefixes, Index sequence) {
+  return prefixes.empty() ? 0 : prefixes[static_cast<std::size_t>(sequence)];
+}
+
 /// Checks everything, then sets the call's tables up in the workspace.
 template <class Scalar>
 Call<Scalar> begin_forward(const CallObjects<Scalar>& objects, const Batch<Scalar>& batch, const MatrixView<Scalar>& y,
@@ -285,6 +360,8 @@ Call<Scalar> begin_forward(const CallObjects<Scalar>& objects, const Batch<Scala
   check_batch(objects.function, batch);
   check_alias(objects.function, batch.x, y);
   check_results(objects.function, plan, results, tokens);
+  check_prefixes(objects.function, plan.mask, batch.prefixes,
+                 batch.lengths.empty() ? 1 : static_cast<Index>(batch.lengths.size()));
 
   const WorkspaceMemory<Scalar>& memory = objects.memory;
   const Index sequences = batch.lengths.empty() ? 1 : static_cast<Index>(batch.lengths.size());
@@ -297,16 +374,20 @@ Call<Scalar> begin_forward(const CallObjects<Scalar>& objects, const Batch<Scala
     memory.sequences[i] = {
         .first_token = place.first_token,
         .tokens = place.tokens,
-        .bounds = plan.mask.bounds(place.tokens, place.tokens),
+        .bounds = plan.mask.bounds(place.tokens, place.tokens, prefix_of(batch.prefixes, i)),
         .blocks = {memory.blocks + place.first_block * shape.kv_heads * layout.elements(), layout.elements(),
                    blocks * layout.elements(), nullptr, 0}};
     place.first_token += place.tokens;
     place.first_block += blocks;
   }
+  const Index score_stages = bind_score_stages(objects.function, plan, batch, memory.sequences, sequences,
+                                               memory.score_stages);
   return {.plan = plan,
           .weights = objects.weights,
           .memory = memory,
           .stages = bind_stages(plan, objects.weights.stages, memory.stages),
+          .score_stages = memory.score_stages,
+          .score_stage_count = score_stages,
           .x = batch.x,
           .positions = batch.positions.empty() ? nullptr : batch.positions.data(),
           .sequence_count = sequences,

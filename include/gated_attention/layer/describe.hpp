@@ -59,6 +59,26 @@ void describe_stage(std::ostream& out, const Stage& stage) {
     out << "sliding window of " << Index{stage.window};
   } else if constexpr (std::is_same_v<Stage, Bidirectional>) {
     out << "bidirectional";
+  } else if constexpr (std::is_same_v<Stage, BidirectionalWindow>) {
+    out << "window of " << Index{stage.left} << " before and " << Index{stage.right} << " after";
+  } else if constexpr (std::is_same_v<Stage, CausalTopLeft>) {
+    out << "causal from the top left";
+  } else if constexpr (std::is_same_v<Stage, PrefixCausal>) {
+    out << "causal behind a prefix";
+  } else if constexpr (std::is_same_v<Stage, SoftmaxScale>) {
+    out << "scores times " << double{stage.scale};
+  } else if constexpr (std::is_same_v<Stage, Softcap>) {
+    out << "scores capped at " << double{stage.cap};
+  } else if constexpr (std::is_same_v<Stage, Alibi>) {
+    out << "ALiBi";
+  } else if constexpr (std::is_same_v<Stage, ScoreBias>) {
+    out << "a bias on scores";
+  } else if constexpr (std::is_same_v<Stage, BooleanMask>) {
+    out << "a boolean mask";
+  } else if constexpr (std::is_same_v<Stage, LearnedSink>) {
+    out << "a learned sink";
+  } else if constexpr (is_score_function<Stage>) {
+    out << "a function of one's own on scores";
   } else {
     out << "causal";
   }

@@ -96,7 +96,7 @@ class GatedAttention {
 
   /// The mask as numbers.
   const detail::MaskRule& mask() const { return plan_.mask; }
-  /// What q·k is multiplied by: 1/√head_dim.
+  /// What q·k is multiplied by: 1/√head_dim, or SoftmaxScale's.
   double scale() const { return plan_.scale; }
 
   /// Bytes of workspace that calls within the limits need; linear in tokens.
@@ -142,6 +142,7 @@ class GatedAttention {
       : stages_(detail::write_out(stages)),
         tensors_(detail::list_tensors(stages_, kernel::checked_shape("GatedAttention", shape))),
         plan_(kernel::make_plan<Scalar>(shape, stages_)) {
+    plan_.sink_tensor = tensors_.sink_tensor;
     kernel::finish_plan("GatedAttention", plan_, tensors_.first_stage_tensor);
   }
 

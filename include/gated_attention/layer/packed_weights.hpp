@@ -96,6 +96,8 @@ void pack_stages(const LayerPlan<Scalar>& plan, const Parameters<Scalar>& parame
       std::copy_n(from, count, out);
     }
   }
+  if (plan.sink_offset >= 0)
+    std::copy_n(parameters.data(plan.sink_tensor), plan.shape.query_heads, to + plan.sink_offset);
 }
 
 /// The parameters are those of the layer; a ShapeError names the first tensor that is not.

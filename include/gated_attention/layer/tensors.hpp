@@ -92,7 +92,7 @@ constexpr bool has_projection_bias(const StageList<Stages...>*) {
 
 template <class Stage>
 constexpr StageTensors tensors_of(const Shape& shape) {
-  if constexpr (is_row_stage<Stage>)
+  if constexpr (is_row_stage<Stage> || std::is_same_v<Stage, LearnedSink>)
     return Stage::tensors(shape);
   else
     return {};
@@ -115,6 +115,7 @@ constexpr Index count_parameters(const StageList<Stages...>* list, const Shape& 
 struct TensorList {
   std::vector<TensorInfo> list;
   std::vector<Index> first_stage_tensor;
+  Index sink_tensor = -1;  ///< logits of a LearnedSink; −1: none
   std::vector<std::string> at_one;
 
   bool starts_at_one(const std::string& name) const {
@@ -187,6 +188,10 @@ TensorList list_tensors(const StageList<Stages...>& list, const Shape& shape) {
     tensors.add_stage(position, is_gate<Stage> ? "gate" : "norm", constant ? "logits" : "weight",
                       Stage::tensors(shape), one);
   });
+  if (times_in<LearnedSink, Stages...> > 0) {
+    tensors.sink_tensor = static_cast<Index>(tensors.list.size());
+    tensors.list.push_back({"sink.logits", 1, shape.query_heads});
+  }
   return tensors;
 }
 

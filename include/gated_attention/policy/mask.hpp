@@ -10,14 +10,21 @@ namespace gated_attention {
 
 namespace detail {
 
-/// A mask as numbers: how many keys before and after its own position a query sees (−1: all).
+/// A mask as numbers: how many keys before and after its own position a query sees (−1: all), where query 0 stands among
+/// the keys, and whether every query also sees the sequence's prefix.
 struct MaskRule {
   Index before = -1;
   Index after = -1;
+  bool top_left = false;
+  bool prefixed = false;
 
-  /// The visible keys of each of `tokens` queries over `keys` keys, the last query at the last key.
-  constexpr KeyBounds bounds(Index tokens, Index keys) const {
-    return {.keys = keys, .shift = keys - tokens, .before = before, .after = after, .prefix = 0};
+  /// The visible keys of each of `tokens` queries over `keys` keys; bottom-right: the last query stands at the last key.
+  constexpr KeyBounds bounds(Index tokens, Index keys, Index prefix = 0) const {
+    return {.keys = keys,
+            .shift = top_left ? 0 : keys - tokens,
+            .before = before,
+            .after = after,
+            .prefix = prefixed ? prefix : 0};
   }
 };
 
@@ -38,6 +45,30 @@ struct SlidingWindow {
   constexpr detail::MaskRule rule() const {
     if (window < 1) detail::raise<ShapeError>("SlidingWindow: window is ", Index{window}, ", the least is 1");
     return {.before = window - 1, .after = 0};
+  }
+};
+
+/// Keys up to the own index, the first query at the first key whatever the numbers of queries and keys.
+struct CausalTopLeft {
+  constexpr detail::MaskRule rule() const { return {.before = -1, .after = 0, .top_left = true}; }
+};
+
+/// Keys up to the own position, and the first `prefix` keys of the sequence for every query (prefix-LM). The prefixes come
+/// with the batch, one per sequence.
+struct PrefixCausal {
+  constexpr detail::MaskRule rule() const { return {.before = -1, .after = 0, .prefixed = true}; }
+};
+
+/// `left` keys before the own position, the key there, and `right` keys behind it.
+struct BidirectionalWindow {
+  Required<Index> left;
+  Required<Index> right;
+
+  constexpr detail::MaskRule rule() const {
+    if (left < 0 || right < 0)
+      detail::raise<ShapeError>("BidirectionalWindow: left is ", Index{left}, " and right is ", Index{right},
+                                ", the least is 0");
+    return {.before = left, .after = right};
   }
 };
 

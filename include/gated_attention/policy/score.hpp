@@ -27,7 +27,7 @@ struct Softcap {
 /// s ← s − slope[h]·|t − s'|      t, s' absolute positions among the keys
 ///
 /// Without slopes, those of Press et al. 2022: 2^(−8·(h+1)/H) for H heads a power of two, interleaved with those of 2·H'
-/// for the nearest lower power H' otherwise. Own slopes: one per query head; they must outlive the layer.
+/// for the nearest lower power H' otherwise. Own slopes: one per query head; the layer copies them.
 struct Alibi {
   std::span<const double> slopes = {};
 };
@@ -40,7 +40,11 @@ struct BooleanMask {};
 
 /// The softmax also counts e^sink[h], which brings no value: p[s'] = e^s[s'] / (Σ e^s + e^sink[h]). Learned, one per query
 /// head: tensor sink.logits [1, Hq]. Joins last, wherever written. A row that sees nothing is 0.
-struct LearnedSink {};
+struct LearnedSink {
+  static constexpr detail::StageTensors tensors(const Shape& shape) {
+    return {1, shape.query_heads, 0};
+  }
+};
 
 /// s ← function(place, s), a function of your own on packets of scores:
 ///

@@ -22,24 +22,27 @@ inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 /// Where a packet of scores stands, for a function of the user's.
 template <class Scalar>
 struct ScorePlace {
-  Index head = 0;          ///< query head
-  Index token = 0;         ///< the query, counted in its sequence
-  Index first_key = 0;     ///< the key of lane 0
-  Scalar position = 0;     ///< the query's own place among the keys
-  Packet<Scalar> keys{};   ///< the key of each lane
+  Index head = 0;         ///< query head
+  Index token = 0;        ///< the query, counted in its sequence
+  Index first_key = 0;    ///< the key of lane 0
+  Scalar position = 0;    ///< the query's own place among the keys
+  Packet<Scalar> keys{};  ///< the key of each lane
 };
 
 namespace kernel {
 
 /// `after`, but −∞ where `before` was: a masked score stays masked.
 template <class Scalar>
-GATED_ATTENTION_INLINE Packet<Scalar> keep_masked(const Packet<Scalar>& before, const Packet<Scalar>& after) {
-  return packet::select_less(before, packet::broadcast<Scalar>(std::numeric_limits<Scalar>::lowest()), before, after);
+GATED_ATTENTION_INLINE Packet<Scalar> keep_masked(const Packet<Scalar>& before,
+                                                  const Packet<Scalar>& after) {
+  return packet::select_less(
+      before, packet::broadcast<Scalar>(std::numeric_limits<Scalar>::lowest()), before, after);
 }
 
 /// Runs function(place of packet j, score) over the packets of a row.
 template <class Scalar, class Function>
-GATED_ATTENTION_INLINE void for_each_score_packet(Scalar* scores, Index packets, const Function& function) {
+GATED_ATTENTION_INLINE void for_each_score_packet(Scalar* scores, Index packets,
+                                                  const Function& function) {
   for (Index j = 0; j < packets; ++j) {
     Scalar* const at = scores + j * lanes<Scalar>;
     const Packet<Scalar> before = packet::load<Scalar>(at);
@@ -71,11 +74,13 @@ inline std::vector<double> alibi_slopes(Index heads) {
 
 /// s ← s − slope[h]·|t − s'|
 template <class Scalar>
-void run_alibi(const ScoreStage<Scalar>& stage, const ScoreRow& row, Scalar* scores, Index packets) {
+void run_alibi(const ScoreStage<Scalar>& stage, const ScoreRow& row, Scalar* scores,
+               Index packets) {
   const double slope = static_cast<const double*>(stage.state)[row.head];
   const Packet<Scalar> fall = packet::broadcast<Scalar>(static_cast<Scalar>(-slope));
   for_each_score_packet(scores, packets, [&](Index offset, const Packet<Scalar>& score) {
-    const Packet<Scalar> gap = packet::broadcast<Scalar>(static_cast<Scalar>(row.position - row.first_key - offset));
+    const Packet<Scalar> gap =
+        packet::broadcast<Scalar>(static_cast<Scalar>(row.position - row.first_key - offset));
     return packet::madd(fall, packet::abs(packet::sub(gap, packet::ramp<Scalar>())), score);
   });
 }
@@ -89,7 +94,8 @@ const T* view_row(const void* views, const ScoreRow& row) {
 
 /// s ← s + bias[h, t, s']
 template <class Scalar>
-void run_score_bias(const ScoreStage<Scalar>& stage, const ScoreRow& row, Scalar* scores, Index packets) {
+void run_score_bias(const ScoreStage<Scalar>& stage, const ScoreRow& row, Scalar* scores,
+                    Index packets) {
   const Scalar* const bias = view_row<const Scalar>(stage.state, row);
   const Index count = row.keys - row.first_key;
   for_each_score_packet(scores, packets, [&](Index offset, const Packet<Scalar>& score) {
@@ -102,15 +108,18 @@ void run_score_bias(const ScoreStage<Scalar>& stage, const ScoreRow& row, Scalar
 template <class Scalar>
 bool score_bias_hides(const ScoreStage<Scalar>& stage, const ScoreRow& row, Index count) {
   const Scalar* const bias = view_row<const Scalar>(stage.state, row);
-  return std::all_of(bias, bias + count, [](Scalar b) { return b < std::numeric_limits<Scalar>::lowest(); });
+  return std::all_of(bias, bias + count,
+                     [](Scalar b) { return b < std::numeric_limits<Scalar>::lowest(); });
 }
 
 /// s ← mask[h, t, s'] ? s : −∞
 template <class Scalar>
-void run_boolean_mask(const ScoreStage<Scalar>& stage, const ScoreRow& row, Scalar* scores, Index packets) {
+void run_boolean_mask(const ScoreStage<Scalar>& stage, const ScoreRow& row, Scalar* scores,
+                      Index packets) {
   const bool* const mask = view_row<const bool>(stage.state, row);
   const Index count = std::min(packets * lanes<Scalar>, row.keys - row.first_key);
-  for (Index i = 0; i < count; ++i) scores[i] = mask[i] ? scores[i] : -std::numeric_limits<Scalar>::infinity();
+  for (Index i = 0; i < count; ++i)
+    scores[i] = mask[i] ? scores[i] : -std::numeric_limits<Scalar>::infinity();
 }
 
 template <class Scalar>
@@ -121,7 +130,8 @@ bool boolean_mask_hides(const ScoreStage<Scalar>& stage, const ScoreRow& row, In
 
 /// s ← function(place, s)
 template <class Scalar, class Function>
-void run_score_function(const ScoreStage<Scalar>& stage, const ScoreRow& row, Scalar* scores, Index packets) {
+void run_score_function(const ScoreStage<Scalar>& stage, const ScoreRow& row, Scalar* scores,
+                        Index packets) {
   const Function& function = *static_cast<const Function*>(stage.state);
   ScorePlace<Scalar> place{.head = row.head,
                            .token = row.token,
@@ -129,7 +139,8 @@ void run_score_function(const ScoreStage<Scalar>& stage, const ScoreRow& row, Sc
                            .position = static_cast<Scalar>(row.position)};
   for_each_score_packet(scores, packets, [&](Index offset, const Packet<Scalar>& score) {
     place.first_key = row.first_key + offset;
-    place.keys = packet::add(packet::broadcast<Scalar>(static_cast<Scalar>(place.first_key)), packet::ramp<Scalar>());
+    place.keys = packet::add(packet::broadcast<Scalar>(static_cast<Scalar>(place.first_key)),
+                             packet::ramp<Scalar>());
     return function(std::as_const(place), score);
   });
 }

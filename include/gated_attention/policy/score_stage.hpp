@@ -28,10 +28,11 @@ struct ScoreStage {
   using Hides = bool (*)(const ScoreStage& stage, const ScoreRow& row, Index count);
 
   Run run = nullptr;
-  Hides hides = nullptr;        ///< null: cannot tell, or never
-  bool masks = false;           ///< may make a score −∞
-  Scalar number = 0;            ///< cap
-  const void* state = nullptr;  ///< slopes, the batch's views (one per sequence), or a user's function
+  Hides hides = nullptr;  ///< null: cannot tell, or never
+  bool masks = false;     ///< may make a score −∞
+  Scalar number = 0;      ///< cap
+  const void* state =
+      nullptr;  ///< slopes, the batch's views (one per sequence), or a user's function
 };
 
 }  // namespace GATED_ATTENTION_INSTRUCTION_SET

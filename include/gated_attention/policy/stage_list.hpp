@@ -7,6 +7,7 @@
 #include "gated_attention/policy/mask.hpp"
 #include "gated_attention/policy/normalize.hpp"
 #include "gated_attention/policy/rope.hpp"
+#include "gated_attention/policy/score.hpp"
 #include "gated_attention/policy/stages.hpp"
 
 namespace gated_attention {
@@ -141,7 +142,17 @@ inline constexpr bool is_row_stage =
     is_gate<T> || is_normalize<T> || is_activate<T> || is_scale<T> || is_rope<T>;
 
 template <class T>
-inline constexpr bool is_stage = is_row_stage<T> || is_qk_norm<T> || is_projection_bias<T> || Mask<T>;
+inline constexpr bool is_score_function = false;
+template <class Function>
+inline constexpr bool is_score_function<Score<Function>> = true;
+
+/// A stage on scores that runs in written order.
+template <class T>
+inline constexpr bool is_score_stage = OneOf<T, Softcap, Alibi, ScoreBias, BooleanMask> || is_score_function<T>;
+
+template <class T>
+inline constexpr bool is_stage = is_row_stage<T> || is_score_stage<T> || OneOf<T, SoftmaxScale, LearnedSink> ||
+                                 is_qk_norm<T> || is_projection_bias<T> || Mask<T>;
 
 /// Whether a (written-out) stage runs at a position.
 template <class P, class Stage>
@@ -151,7 +162,7 @@ constexpr bool runs_at() {
   else if constexpr (is_row_stage<Stage>)
     return std::is_same_v<P, typename Stage::position>;
   else
-    return false;
+    return std::is_same_v<P, at::Scores> && (is_score_stage<Stage> || OneOf<Stage, SoftmaxScale, LearnedSink>);
 }
 
 template <class P>
@@ -210,10 +221,11 @@ struct CheckedStages<StageList<Stages...>, StageList<Each...>> {
   static constexpr bool every_argument_is_a_stage = (... && is_stage<Stages>);
   static_assert(every_argument_is_a_stage,
                 "gated_attention: an argument is not a stage: stages are Gate, Normalize, QkNorm, Activate, Scale, "
-                "Rope, ProjectionBias and one mask (Causal, SlidingWindow, Bidirectional)");
+                "Rope, ProjectionBias, those on scores (policy/score.hpp) and one mask (policy/mask.hpp)");
   static constexpr bool there_is_at_most_one_mask = count_masks<Stages...> <= 1;
   static_assert(there_is_at_most_one_mask,
-                "gated_attention: a layer has one mask: keep one of Causal, SlidingWindow and Bidirectional");
+                "gated_attention: a layer has one mask: keep one of Causal, CausalTopLeft, SlidingWindow, "
+                "PrefixCausal, Bidirectional and BidirectionalWindow");
   static constexpr bool there_is_at_most_one_rotation = count_ropes<Stages...> <= 1;
   static_assert(there_is_at_most_one_rotation,
                 "gated_attention: a layer has one Rope, which turns queries and keys alike: keep one");
