@@ -41,9 +41,12 @@ struct ScoreView {
 /// What a call reads: the rows of whole sequences, back to back.
 template <class Scalar>
 struct Batch {
-  MatrixView<const Scalar> x;              ///< [T, E], the pre-normed hidden states
+  MatrixView<const Scalar> x = {};         ///< [T, E], the pre-normed hidden states
   std::span<const Index> lengths = {};     ///< tokens of each sequence, summing to T, zeros allowed; empty: one sequence
   std::span<const Index> positions = {};   ///< of each row, for Rope; empty: 0, 1, … in each sequence
+  MatrixView<const Scalar> context = {};   ///< [S, context_dim], cross-attention: where keys and values come from
+  std::span<const Index> context_lengths = {};    ///< tokens of each sequence's context; empty: one sequence
+  std::span<const Index> context_positions = {};  ///< of each row of the context, for Rope; empty: 0, 1, … in each
   std::span<const Index> prefixes = {};    ///< PrefixCausal: keys that every query of a sequence sees, one per sequence
   std::span<const ScoreView<const Scalar>> score_bias = {};  ///< ScoreBias: one view per sequence
   std::span<const ScoreView<const bool>> boolean_mask = {};  ///< BooleanMask: one view per sequence
@@ -70,11 +73,27 @@ struct Results {
   GateScores<Scalar> gate_scores = {};
 };
 
+/// What attention over some of the keys leaves of its rows, for `merge`:
+///
+///   maximum[t, h] = max_s s[s]    sum[t, h] = Σ_s 2^(s[s] − maximum)    output[t, h, :] = Σ_s 2^(s[s] − maximum)·v[s, :]
+///
+/// Scores are in units of log2: a row's log-sum-exp is ln 2·maximum + ln sum. Where no key was seen, maximum is −∞ and sum
+/// and output are 0.
+template <class Scalar>
+struct PartialAttention {
+  MatrixView<Scalar> maximum;  ///< [T, Hq]
+  MatrixView<Scalar> sum;      ///< [T, Hq]
+  HeadsView<Scalar> output;    ///< [T, Hq, Dv]
+
+  bool empty() const { return output.empty(); }
+};
+
 /// How large a workspace is to be.
 struct Limits {
   Index tokens = 0;     ///< of a whole batch
   Index sequences = 1;  ///< in a batch
   Index threads = 0;    ///< 0: what OpenMP would give
+  Index context_tokens = 0;  ///< of a batch's contexts; 0 where they are prepared beforehand
 };
 
 }  // namespace gated_attention

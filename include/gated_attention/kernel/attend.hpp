@@ -7,6 +7,7 @@
 #include <numbers>
 #include <numeric>
 
+#include "gated_attention/core/batch.hpp"
 #include "gated_attention/core/key_bounds.hpp"
 #include "gated_attention/core/parallel.hpp"
 #include "gated_attention/core/view.hpp"
@@ -44,8 +45,9 @@ struct AttendArguments {
   Index stage_count = 0;
   const Scalar* gate_logits = nullptr;  ///< of token t: gate_logits + t·gate_token_stride
   Index gate_token_stride = 0;
-  HeadsView<Scalar> out;        ///< [T, Hq, Dv], exact
-  HeadsView<Scalar> attention;  ///< optional [T, Hq, Dv]: the output before the stages
+  HeadsView<Scalar> out;             ///< [T, Hq, Dv], exact
+  HeadsView<Scalar> attention;       ///< optional [T, Hq, Dv]: the output before the stages
+  PartialAttention<Scalar> partial;  ///< optional: the rows before 1/sum; out is then not written
   MatrixView<Scalar>
       log_sum_exp;  ///< optional [T, Hq]: ln Σ e^score over the keys, without sinks; −inf where none is seen
 };
@@ -193,6 +195,22 @@ void normalize_row(Scalar* row, Index channels, Scalar sum, Scalar factor) {
     packet::store<Scalar>(row + c, packet::mul(packet::load<Scalar>(row + c), scale));
 }
 
+/// A token's G rows as a partial result.
+template <class Scalar>
+void record_partial(const PartialAttention<Scalar>& partial, Index token, Index first_head,
+                    Index group, Index stride, const Scalar* maximum, const Scalar* sum,
+                    const Scalar* rows) {
+  for (Index g = 0; g < group; ++g) {
+    partial.maximum(token, first_head + g) = maximum[g];
+    partial.sum(token, first_head + g) = sum[g];
+    Scalar* const to = partial.output.row(token, first_head + g);
+    if (sum[g] == Scalar(0))
+      std::fill(to, to + partial.output.width(), Scalar(0));
+    else
+      std::copy(rows + g * stride, rows + g * stride + partial.output.width(), to);
+  }
+}
+
 /// 1 / (sum + 2^(sink − maximum)), the sink a logit in natural units: what a row's output is multiplied by.
 template <class Scalar>
 Scalar factor_with_sink(Scalar maximum, Scalar sum, Scalar sink) {
@@ -236,6 +254,19 @@ void finish_token(const AttendArguments<Scalar>& call, Index token, Index first_
     call.stages[i].run(call.stages[i], rows, group, stride, place);
   for (Index g = 0; g < group; ++g)
     copy_row(rows + g * stride, call.value_dim, call.out.row(token, first_head + g));
+}
+
+/// The epilogue on merged parts, token by token. rows: [G, stride], of the caller's.
+template <class Scalar>
+void finish_partial(const AttendArguments<Scalar>& call, const PartialAttention<Scalar>& merged,
+                    Index group, Index stride, Scalar* rows) {
+  for (Index t = 0; t < merged.output.tokens(); ++t)
+    for (Index head = 0; head < call.query_heads; head += group) {
+      for (Index g = 0; g < group; ++g)
+        std::copy_n(merged.output.row(t, head + g), call.value_dim, rows + g * stride);
+      finish_token(call, t, head, group, stride, merged.maximum.row(t) + head,
+                   merged.sum.row(t) + head, rows);
+    }
 }
 
 /// What finish_token will touch of the item's tokens: the output, and the logits of the first elementwise gate.
@@ -298,7 +329,11 @@ void attend_item(const AttendArguments<Scalar>& call, const AttendItem& item, In
     if (first != begin) merge(total, parts[1], rows, stride);
   }
   const Index group = call.query_heads / call.kv_heads;
-  for (Index t = 0; t < item.tokens; ++t)
+  for (Index t = 0; t < item.tokens && !call.partial.empty(); ++t)
+    record_partial(call.partial, sequence.first_token + item.first_token + t, kv_head * group,
+                   group, stride, total.maximum + t * group, total.sum + t * group,
+                   total.output + t * group * stride);
+  for (Index t = 0; t < item.tokens && call.partial.empty(); ++t)
     finish_token(call, sequence.first_token + item.first_token + t, kv_head * group, group, stride,
                  total.maximum + t * group, total.sum + t * group,
                  total.output + t * group * stride);

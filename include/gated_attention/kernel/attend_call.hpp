@@ -12,14 +12,14 @@ template <class Scalar>
 void attend(const Call<Scalar>& call) {
   const LayerPlan<Scalar>& plan = call.plan;
   const Shape& shape = plan.shape;
-  const Index tokens = call.x.rows();
+  const Index tokens = call.tokens();
   AttendArguments<Scalar> arguments;
   arguments.query_heads = shape.query_heads;
   arguments.kv_heads = shape.kv_heads;
   arguments.key_dim = shape.head_dim;
   arguments.value_dim = shape.value_width();
-  arguments.q = {call.memory.projected, tokens,       shape.query_heads,
-                 shape.head_dim,        plan.columns, plan.head_stride};
+  arguments.q = {call.streams[0].projected, tokens,          shape.query_heads, shape.head_dim,
+                 plan.streams[0].row,       plan.head_stride};
   arguments.score_stages = call.score_stages;
   arguments.score_stage_count = call.score_stage_count;
   arguments.sinks = call.sinks();
@@ -28,8 +28,8 @@ void attend(const Call<Scalar>& call) {
   arguments.sequence_count = call.sequence_count;
   arguments.stages = call.stages.sdpa_tile.first;
   arguments.stage_count = call.stages.sdpa_tile.count;
-  arguments.gate_logits = call.memory.projected;
-  arguments.gate_token_stride = plan.columns;
+  arguments.gate_logits = call.streams[0].projected;
+  arguments.gate_token_stride = plan.streams[0].row;
   arguments.out = {call.memory.sdpa_output,
                    tokens,
                    shape.query_heads,

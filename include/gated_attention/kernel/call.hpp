@@ -17,9 +17,11 @@ namespace kernel {
 /// A layer's numbers as the kernels read them.
 template <class Scalar>
 struct PackedTensors {
-  PanelMatrix<Scalar> input;            ///< [q | k | v | gates]: one pass over x
-  const Scalar* input_bias = nullptr;   ///< [columns], or null
-  PanelMatrix<Scalar> output;           ///< the output projection
+  PanelMatrix<Scalar> input[2];                      ///< of each stream: one pass over its tokens
+  const Scalar* input_bias[2] = {nullptr, nullptr};  ///< [StreamPlan::row], or null
+  const Scalar* gate_panels =
+      nullptr;                 ///< gates with a product of their own, StagePlan::panel_offset apart
+  PanelMatrix<Scalar> output;  ///< the output projection
   const Scalar* output_bias = nullptr;  ///< [E], or null
   const Scalar* stages =
       nullptr;  ///< norm multipliers and constant logits, StagePlan::parameter_offset apart
@@ -44,24 +46,37 @@ struct StageTable {
   BoundStages<Scalar> query, key, value, sdpa_tile, sdpa_row, output;
 };
 
-/// One sequence of the batch and its part of the key and value blocks.
+/// One sequence of a stream and its part of the blocks of 64 tokens.
 struct SequencePlace {
   Index first_token = 0;
   Index tokens = 0;
   Index first_block = 0;
 };
 
+/// One stream of a call: x or the context.
+template <class Scalar>
+struct Stream {
+  MatrixView<const Scalar> x;
+  const Index* positions = nullptr;  ///< of each row, or null: counted in each sequence
+  Scalar* projected = nullptr;       ///< [T, StreamPlan::row]
+  Scalar* features = nullptr;        ///< [T, LayerPlan::most_features]
+  SequencePlace* places = nullptr;
+  Index block_count = 0;  ///< of all sequences together
+};
+
 /// The pieces of a workspace.
 template <class Scalar>
 struct WorkspaceMemory {
-  Scalar* projected = nullptr;    ///< [T, columns]: q, k, v and gate logits of each token
+  Scalar* projected[2] = {
+      nullptr, nullptr};  ///< of each stream [T, StreamPlan::row]: q, k, v and gate logits
+  Scalar* features[2] = {nullptr, nullptr};
   Scalar* sdpa_output = nullptr;  ///< [T, Hq, value_stride]
   Scalar* blocks = nullptr;       ///< keys and values of each sequence and head, in blocks of 64
   Scalar* thread_rows = nullptr;  ///< [threads][thread_row]: cosines, sines, one row of y
   Index thread_row = 0;
   RowStage<Scalar>* stages = nullptr;
   ScoreStage<Scalar>* score_stages = nullptr;
-  SequencePlace* places = nullptr;
+  SequencePlace* places[2] = {nullptr, nullptr};
   AttendSequence<Scalar>* sequences = nullptr;
   ProductScratch<Scalar> product;
   AttendScratch<Scalar> attend;
@@ -80,11 +95,17 @@ WorkspaceMemory<Scalar> take_workspace(detail::Arena& arena, const LayerPlan<Sca
   const char* const what = "workspace_bytes";
   const auto product = [what](Index a, Index b) { return detail::checked_product(a, b, what); };
   WorkspaceMemory<Scalar> memory;
-  memory.projected = arena.take<Scalar>(product(limits.tokens, plan.columns));
+  const Index stream_tokens[2] = {limits.tokens, shape.is_cross() ? limits.context_tokens : 0};
+  for (int s = 0; s < 2; ++s) {
+    memory.projected[s] = arena.take<Scalar>(product(stream_tokens[s], plan.streams[s].row));
+    memory.features[s] = arena.take<Scalar>(product(stream_tokens[s], plan.most_features));
+    memory.places[s] = arena.take<SequencePlace>(limits.sequences);
+  }
   memory.sdpa_output =
       arena.take<Scalar>(product(limits.tokens, shape.query_heads * plan.value_stride));
-  memory.blocks = arena.take<Scalar>(product(most_blocks(limits.tokens, limits.sequences),
-                                             product(shape.kv_heads, layout.elements())));
+  memory.blocks =
+      arena.take<Scalar>(product(most_blocks(stream_tokens[plan.key_stream()], limits.sequences),
+                                 product(shape.kv_heads, layout.elements())));
   const Index pairs =
       detail::round_up(static_cast<Index>(plan.rotation.frequencies.size()), lanes<Scalar>);
   memory.thread_row = detail::round_up(2 * pairs + detail::round_up(shape.model_dim, lanes<Scalar>),
@@ -93,13 +114,15 @@ WorkspaceMemory<Scalar> take_workspace(detail::Arena& arena, const LayerPlan<Sca
   memory.stages = arena.take<RowStage<Scalar>>(static_cast<Index>(plan.stages.size()));
   memory.score_stages =
       arena.take<ScoreStage<Scalar>>(static_cast<Index>(plan.score_stages.size()));
-  memory.places = arena.take<SequencePlace>(limits.sequences);
   memory.sequences = arena.take<AttendSequence<Scalar>>(limits.sequences);
 
   // The product and the attention never run at the same time: they share what follows.
   detail::Arena attend_arena = arena;
-  const Index depth = std::max(shape.model_dim, shape.query_heads * shape.value_width());
-  memory.product = take_product_scratch<Scalar>(arena, limits.tokens, depth, limits.threads);
+  Index depth = std::max(shape.model_dim, shape.query_heads * shape.value_width());
+  depth = std::max({depth, shape.context_dim, plan.most_features});
+  for (const StagePlan<Scalar>& stage : plan.stages) depth = std::max(depth, stage.depth);
+  memory.product = take_product_scratch<Scalar>(arena, std::max(stream_tokens[0], stream_tokens[1]),
+                                                depth, limits.threads);
   memory.attend = AttendScratch<Scalar>(attend_arena, {.query_heads = shape.query_heads,
                                                        .kv_heads = shape.kv_heads,
                                                        .key_dim = shape.head_dim,
@@ -120,17 +143,17 @@ struct Call {
   StageTable<Scalar> stages;
   const ScoreStage<Scalar>* score_stages;
   Index score_stage_count;
-  MatrixView<const Scalar> x;
-  const Index* positions;  ///< of each row, or null: counted in each sequence
+  Stream<Scalar> streams[2];  ///< x, and the context where this call prepares one
   Index sequence_count;
-  Index block_count;  ///< of all sequences together
   MatrixView<Scalar> y;
   Results<Scalar> results;
   Index threads;
 
+  Index tokens() const { return streams[0].x.rows(); }
+
   /// The threads for a pass over all tokens that handles `width` channels of each, some 20 multiply-adds a channel.
   Index threads_over(Index width) const {
-    return threads_for(threads, 20.0 * static_cast<double>(x.rows()) * static_cast<double>(width));
+    return threads_for(threads, 20.0 * static_cast<double>(tokens()) * static_cast<double>(width));
   }
 
   /// The logits of a LearnedSink, or null.
@@ -138,7 +161,12 @@ struct Call {
     return plan.sink_offset < 0 ? nullptr : weights.stages + plan.sink_offset;
   }
 
-  Scalar* projected_row(Index token) const { return memory.projected + token * plan.columns; }
+  /// What the pass over a stream gives of a token.
+  Scalar* row(int stream, Index token) const {
+    return streams[stream].projected + token * plan.streams[stream].row;
+  }
+  Scalar* query_row(Index token) const { return row(0, token); }
+  Scalar* key_row(Index token) const { return row(plan.key_stream(), token); }
 };
 
 }  // namespace kernel

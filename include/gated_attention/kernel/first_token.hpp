@@ -19,13 +19,14 @@ void record_first_token(const Call<Scalar>& call) {
   const Shape& shape = plan.shape;
   for (Index i = 0; i < call.sequence_count; ++i) {
     const AttendSequence<Scalar>& sequence = call.memory.sequences[i];
+    const Index first_key = call.streams[plan.key_stream()].places[i].first_token;
     for (Index t = 0; t < sequence.tokens; ++t) {
       const Index token = sequence.first_token + t;
       const bool seen = sequence.bounds.begin(t) == 0 && sequence.bounds.end(t) > 0;
       for (Index h = 0; h < shape.query_heads; ++h) {
-        const Scalar* const q = call.projected_row(token) + h * plan.head_stride;
-        const Scalar* const k = call.projected_row(sequence.first_token) + plan.key_column +
-                                h / shape.group() * plan.head_stride;
+        const Scalar* const q = call.query_row(token) + h * plan.head_stride;
+        const Scalar* const k =
+            call.key_row(first_key) + plan.key_column + h / shape.group() * plan.head_stride;
         double product = 0;
         for (Index c = 0; c < shape.head_dim; ++c)
           product += static_cast<double>(q[c]) * static_cast<double>(k[c]);

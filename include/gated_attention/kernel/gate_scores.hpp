@@ -15,8 +15,9 @@ template <class Scalar>
 void record_scores(const Call<Scalar>& call, const StagePlan<Scalar>& stage,
                    const HeadsView<Scalar>& scores) {
   for (Index t = 0; t < scores.tokens(); ++t) {
-    const Scalar* const logits = stage.from_hidden ? call.projected_row(t) + stage.first_column
-                                                   : call.weights.stages + stage.parameter_offset;
+    const Scalar* const logits =
+        stage.computed() ? call.row(call.plan.stream_of(stage.position), t) + stage.first_column
+                         : call.weights.stages + stage.parameter_offset;
     for (Index h = 0; h < scores.heads(); ++h) {
       if (stage.averaged)
         std::copy_n(logits, scores.width(), scores.row(t, h));

@@ -54,17 +54,18 @@ struct KeyValueSequence {
   Index head_stride = 0;
   const Index* table = nullptr;  ///< page table; null: none
   Index modulus = 0;             ///< blocks of a ring; 0: none
+  Index first_block = 0;  ///< the block that slot 0 holds, where there is neither table nor ring
 
   Scalar* block(Index kv_head, Index block_index) const {
     const Index slot = table != nullptr ? table[block_index]
                        : modulus > 0    ? block_index % modulus
-                                        : block_index;
+                                        : block_index - first_block;
     return base + kv_head * head_stride + slot * block_stride;
   }
 
   operator KeyValueSequence<const Scalar>() const  // NOLINT: adding const is implicit
       requires(!std::is_const_v<Scalar>) {
-    return {base, block_stride, head_stride, table, modulus};
+    return {base, block_stride, head_stride, table, modulus, first_block};
   }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <limits>
 
 #include "gated_attention/core/memory.hpp"
@@ -91,39 +92,55 @@ GATED_ATTENTION_INLINE void exponentiate(Scalar* scores, Index packets, Scalar m
   packet::store<Scalar>(lane_sum, sum);
 }
 
+/// One row of a part: maximum, sum, and output [channels].
+template <class Scalar>
+struct SoftmaxRow {
+  Scalar& maximum;
+  Scalar& sum;
+  Scalar* output;
+};
+
 /// total ← total ∪ part, as if one softmax had seen total's keys, then part's:
 ///
 ///   m = max(m₁, m₂)    sum = 2^(m₁−m)·sum₁ + 2^(m₂−m)·sum₂    output likewise
 ///
 /// A side that saw nothing leaves the other's bits as they are, and its output is not read.
 template <class Scalar>
+void merge_row(const SoftmaxRow<Scalar>& total, const SoftmaxRow<const Scalar>& part,
+               Index channels) {
+  if (part.sum == Scalar(0)) return;
+  const bool fresh = total.sum == Scalar(0);
+  const Scalar before = total.maximum;
+  const Scalar maximum = before > part.maximum ? before : part.maximum;
+  const Packet<Scalar> reference = finite_reference<Scalar>(packet::broadcast<Scalar>(maximum));
+  const auto factor_of = [&](Scalar own) {
+    return packet::exp2<Scalar>(packet::sub(packet::broadcast<Scalar>(own), reference));
+  };
+  const Packet<Scalar> keep = factor_of(before), join = factor_of(part.maximum);
+  const auto joined = [&](const Packet<Scalar>& old, const Packet<Scalar>& next) {
+    return packet::madd(old, keep, packet::mul(next, join));
+  };
+  for (Index c = 0; c < channels; c += lanes<Scalar>) {
+    const Packet<Scalar> next = packet::load_at<Scalar>(part.output, c, channels);
+    packet::store_at<Scalar>(
+        total.output, c, channels,
+        fresh ? next : joined(packet::load_at<Scalar>(total.output, c, channels), next));
+  }
+  Scalar both[static_cast<std::size_t>(lanes<Scalar>)];
+  packet::store<Scalar>(
+      both, joined(packet::broadcast<Scalar>(total.sum), packet::broadcast<Scalar>(part.sum)));
+  total.sum = fresh ? part.sum : both[0];
+  total.maximum = fresh ? part.maximum : maximum;
+}
+
+/// merge_row on the first `rows` rows.
+template <class Scalar>
 void merge(const SoftmaxPart<Scalar>& total, const SoftmaxPart<Scalar>& part, Index rows,
            Index output_stride) {
-  for (Index r = 0; r < rows; ++r) {
-    if (part.sum[r] == Scalar(0)) continue;
-    const bool fresh = total.sum[r] == Scalar(0);
-    const Scalar before = total.maximum[r];
-    const Scalar maximum = before > part.maximum[r] ? before : part.maximum[r];
-    const Packet<Scalar> reference = finite_reference<Scalar>(packet::broadcast<Scalar>(maximum));
-    const auto factor_of = [&](Scalar own) {
-      return packet::exp2<Scalar>(packet::sub(packet::broadcast<Scalar>(own), reference));
-    };
-    const Packet<Scalar> keep = factor_of(before), join = factor_of(part.maximum[r]);
-    const auto joined = [&](const Packet<Scalar>& old, const Packet<Scalar>& next) {
-      return packet::madd(old, keep, packet::mul(next, join));
-    };
-    Scalar* to = total.output + r * output_stride;
-    const Scalar* from = part.output + r * output_stride;
-    for (Index c = 0; c < output_stride; c += lanes<Scalar>) {
-      const Packet<Scalar> next = packet::load<Scalar>(from + c);
-      packet::store<Scalar>(to + c, fresh ? next : joined(packet::load<Scalar>(to + c), next));
-    }
-    const Packet<Scalar> sum = packet::broadcast<Scalar>(part.sum[r]);
-    Scalar both[lanes<Scalar>];
-    packet::store<Scalar>(both, joined(packet::broadcast<Scalar>(total.sum[r]), sum));
-    total.sum[r] = fresh ? part.sum[r] : both[0];
-    total.maximum[r] = fresh ? part.maximum[r] : maximum;
-  }
+  for (Index r = 0; r < rows; ++r)
+    merge_row<Scalar>({total.maximum[r], total.sum[r], total.output + r * output_stride},
+                      {part.maximum[r], part.sum[r], part.output + r * output_stride},
+                      output_stride);
 }
 
 }  // namespace kernel

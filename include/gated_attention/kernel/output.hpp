@@ -15,9 +15,9 @@ template <class Scalar>
 void run_row_stages(const Call<Scalar>& call) {
   const LayerPlan<Scalar>& plan = call.plan;
   const Index row = plan.shape.query_heads * plan.value_stride;
-  parallel_for(call.threads_over(row), call.x.rows(), [&](Index token, Index) {
+  parallel_for(call.threads_over(row), call.tokens(), [&](Index token, Index) {
     const RowPlace<Scalar> place{.first_head = 0,
-                                 .gate_logits = call.projected_row(token),
+                                 .gate_logits = call.query_row(token),
                                  .cosines = nullptr,
                                  .sines = nullptr};
     call.stages.sdpa_row.run(call.memory.sdpa_output + token * row, plan.shape.query_heads,
@@ -30,12 +30,12 @@ template <class Scalar>
 void run_output_stages(const Call<Scalar>& call) {
   const Index width = call.plan.shape.model_dim;
   const Index padded = detail::round_up(width, lanes<Scalar>);
-  parallel_for(call.threads_over(width), call.x.rows(), [&](Index token, Index thread) {
+  parallel_for(call.threads_over(width), call.tokens(), [&](Index token, Index thread) {
     // A row of y is the caller's and exact; the stages want one that may be written in whole
     // packets.
     Scalar* const row = call.memory.thread_rows + (thread + 1) * call.memory.thread_row - padded;
     const RowPlace<Scalar> place{.first_head = 0,
-                                 .gate_logits = call.projected_row(token),
+                                 .gate_logits = call.query_row(token),
                                  .cosines = nullptr,
                                  .sines = nullptr};
     std::copy_n(call.y.row(token), width, row);
@@ -51,7 +51,7 @@ void output(const Call<Scalar>& call) {
   const Shape& shape = plan.shape;
   if (call.stages.sdpa_row.count > 0) run_row_stages(call);
   multiply<Scalar>({.data = call.memory.sdpa_output,
-                    .rows = call.x.rows(),
+                    .rows = call.tokens(),
                     .row_stride = shape.query_heads * plan.value_stride,
                     .groups = shape.query_heads,
                     .group_width = shape.value_width(),

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <vector>
 
+#include "gated_attention/kernel/panel_matrix.hpp"
 #include "gated_attention/math/packet.hpp"
 #include "gated_attention/policy/row_functions.hpp"
 #include "gated_attention/policy/score_functions.hpp"
@@ -17,6 +19,10 @@ inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 namespace kernel {
 
 enum class BiasShape { none, per_logit, per_head };
+
+/// Where a gate's logits come from: a column of the one pass over its stream each, or a product of their own behind it
+/// from its first channels, from a low-rank column, or from features of a user's.
+enum class GateOrigin { hidden, constant, channels, low_rank, features };
 
 /// One row stage as numbers.
 template <class Scalar>
@@ -35,10 +41,15 @@ struct StagePlan {
   bool elementwise = false;  ///< gate: a logit per channel; else one per head
   bool shared = false;       ///< gate: one row of logits for all heads
   bool averaged = false;     ///< gate: scores averaged over the heads
-  bool from_hidden = false;  ///< gate: logits are columns of the projection
+  GateOrigin origin = GateOrigin::constant;
+  Index depth = 0;  ///< gate: numbers that a logit is the weighted sum of
+  void (*features)(const Scalar* x, Index width, Scalar* features) = nullptr;
   BiasShape bias = BiasShape::none;
   Activate activate = nullptr;
-  Index first_column = 0;  ///< gate from hidden: its first column of the projection
+  Index first_column = 0;  ///< gate: its logits' first column in a row of its stream
+  Index low_column = 0;    ///< low-rank gate: the first column of x·Aᵀ
+  Index panel_offset =
+      0;  ///< gate with a product of its own: its panels in PackedTensors::gate_panels
   Index parameter_offset =
       -1;  ///< norm multiplier or constant logits: where in PackedTensors::stages; −1: none
   Index first_tensor =
@@ -52,9 +63,13 @@ struct StagePlan {
   /// are packed.
   Index parameters(const Shape& shape) const {
     if (kind == Kind::normalize) return tensors.weight_rows * tensors.weight_columns;
-    if (kind != Kind::gate || from_hidden) return 0;
+    if (kind != Kind::gate || origin != GateOrigin::constant) return 0;
     return averaged ? logit_width(shape) : logits(shape);
   }
+
+  /// Whether its logits are computed with each call.
+  bool computed() const { return kind == Kind::gate && origin != GateOrigin::constant; }
+  bool has_own_product() const { return computed() && origin != GateOrigin::hidden; }
 
   Index logit_heads(const Shape& shape) const {
     return shared ? 1 : detail::heads_at(position, shape);
@@ -81,6 +96,13 @@ struct ScoreStagePlan {
   std::shared_ptr<const void> state;  ///< owns slopes or a user's function
 };
 
+/// One stream of tokens: x or the context.
+struct StreamPlan {
+  Index width = 0;    ///< channels of a token
+  Index columns = 0;  ///< that the one pass over the stream gives
+  Index row = 0;      ///< those and the logits behind them: the distance from token to token
+};
+
 template <class Scalar>
 struct LayerPlan {
   Shape shape;
@@ -93,13 +115,22 @@ struct LayerPlan {
   Index sink_tensor = -1;  ///< a LearnedSink's logits among the layer's tensors; −1: none
   Index sink_offset = -1;  ///< and in PackedTensors::stages
 
-  // One pass over x gives a row [q | k | v | gate logits] per token. A head's row is padded to
-  // whole packets, so that stages may work on it in place; a section starts on a packet.
+  // One pass over x gives a row [q | k | v | gate logits] per token; in cross-attention one pass over x gives
+  // [q | gate logits] and one over the context [k | v | gate logits]. Logits with a product of their own lie behind. A
+  // head's row is padded to whole packets, so that stages may work on it in place; a section starts on a packet.
   Index head_stride = 0;   ///< head_dim in whole packets
   Index value_stride = 0;  ///< value_dim in whole packets
-  Index key_column = 0, value_column = 0, gate_column = 0;
-  Index columns = 0;
+  Index key_column = 0, value_column = 0;
+  StreamPlan streams[2];  ///< of x, and of the context
+  Index gate_panel_elements = 0;
+  Index most_features = 0;     ///< of a token, for gates with features of a user's
   Index stage_parameters = 0;  ///< numbers in PackedTensors::stages
+
+  /// The stream that keys and values are projected from.
+  int key_stream() const { return shape.is_cross() ? 1 : 0; }
+  int stream_of(Position position) const {
+    return detail::is_key_side(position) ? key_stream() : 0;
+  }
 };
 
 /// Channels that a Rope turns: to the end of the head where it does not say.
@@ -123,28 +154,53 @@ void plan_rotation(LayerPlan<Scalar>& plan, const Rope<Pairing>& rope) {
   if (rope.yarn) plan.rotation.attention_factor = detail::attention_factor(*rope.yarn);
 }
 
-/// Lays the columns of the projection and the stages' parameters out.
+/// Lays the columns of the projections and the stages' parameters out.
 template <class Scalar>
 void lay_out(LayerPlan<Scalar>& plan) {
   const Shape& shape = plan.shape;
+  const auto take = [](Index& end, Index count) {
+    const Index first = end;
+    end += detail::round_up(count, lanes<Scalar>);
+    return first;
+  };
   plan.head_stride = detail::round_up(shape.head_dim, lanes<Scalar>);
   plan.value_stride = detail::round_up(shape.value_width(), lanes<Scalar>);
-  plan.key_column = shape.query_heads * plan.head_stride;
-  plan.value_column = plan.key_column + shape.kv_heads * plan.head_stride;
-  plan.gate_column = plan.value_column + shape.kv_heads * plan.value_stride;
-  plan.columns = plan.gate_column;
+  StreamPlan &queries = plan.streams[0], &keys = plan.streams[plan.key_stream()];
+  queries.width = shape.model_dim;
+  keys.width = shape.key_source_dim();
+  take(queries.columns, shape.query_heads * plan.head_stride);
+  plan.key_column = take(keys.columns, shape.kv_heads * plan.head_stride);
+  plan.value_column = take(keys.columns, shape.kv_heads * plan.value_stride);
   for (StagePlan<Scalar>& stage : plan.stages) {
     if (const Index parameters = stage.parameters(shape); parameters > 0) {
       stage.parameter_offset = plan.stage_parameters;
       plan.stage_parameters += parameters;
     }
-    if (!stage.from_hidden) continue;
-    stage.first_column = plan.columns;
-    plan.columns += detail::round_up(stage.logits(shape), lanes<Scalar>);
+    StreamPlan& stream = plan.streams[plan.stream_of(stage.position)];
+    if (!stage.computed()) continue;
+    if (stage.origin == GateOrigin::hidden)
+      stage.first_column = take(stream.columns, stage.logits(shape));
+    if (stage.origin == GateOrigin::low_rank) stage.low_column = take(stream.columns, stage.depth);
+  }
+  for (StreamPlan& stream : plan.streams) stream.row = stream.columns;
+  for (StagePlan<Scalar>& stage : plan.stages) {
+    if (!stage.has_own_product()) continue;
+    stage.first_column =
+        take(plan.streams[plan.stream_of(stage.position)].row, stage.logits(shape));
+    stage.panel_offset = plan.gate_panel_elements;
+    plan.gate_panel_elements += panel_elements(stage.logits(shape), stage.depth);
+    if (stage.origin == GateOrigin::features)
+      plan.most_features = std::max(plan.most_features, stage.depth);
   }
   if (plan.sink_tensor < 0) return;
   plan.sink_offset = plan.stage_parameters;
   plan.stage_parameters += shape.query_heads;
+}
+
+/// The features of a row by a user's source.
+template <class Scalar, class Source>
+void read_features(const Scalar* x, Index width, Scalar* features) {
+  Source::template read<Scalar>(x, width, features);
 }
 
 /// Appends a stage at Scores to the plan.
@@ -201,7 +257,14 @@ void add_stage(LayerPlan<Scalar>& plan, Position position, const Stage& stage) {
     entry.elementwise = Stage::elementwise;
     entry.shared = Stage::shared;
     entry.averaged = Stage::averaged;
-    entry.from_hidden = Stage::from_hidden;
+    using Source = typename Stage::source;
+    entry.origin = Stage::constant                      ? GateOrigin::constant
+                   : detail::first_channels<Source> > 0 ? GateOrigin::channels
+                   : detail::low_rank<Source> > 0       ? GateOrigin::low_rank
+                   : GateSource<Source>                 ? GateOrigin::features
+                                                        : GateOrigin::hidden;
+    entry.depth = Stage::depth(plan.shape);
+    if constexpr (GateSource<Source>) entry.features = &read_features<Scalar, Source>;
     entry.bias = std::is_same_v<typename Stage::bias, Bias>       ? BiasShape::per_logit
                  : std::is_same_v<typename Stage::bias, HeadBias> ? BiasShape::per_head
                                                                   : BiasShape::none;

@@ -30,6 +30,8 @@ struct AttendBatch {
   std::span<const Index> lengths = {};      ///< queries of each sequence; empty: one sequence
   std::span<const Index> key_lengths = {};  ///< keys of each sequence; empty: one sequence
   std::optional<Index> offset = {};         ///< index of each sequence's first query among its keys; absent: S − T
+  Index first_key = 0;  ///< absolute index of each sequence's first key, where k and v hold but a part of all keys; offset,
+                        ///< prefixes and the views of scores count from key 0 all the same, and S is first_key + keys
   std::span<const Index> prefixes = {};     ///< PrefixCausal: keys that every query of a sequence sees, one per sequence
   std::span<const Scalar> sinks = {};       ///< LearnedSink: a logit per query head
   std::span<const ScoreView<const Scalar>> score_bias = {};  ///< ScoreBias: one view per sequence
@@ -64,7 +66,7 @@ constexpr bool stands_at_sdpa() {
 template <class Stage>
 constexpr bool has_no_parameters() {
   if constexpr (is_gate<Stage>)
-    return Stage::from_hidden && !Stage::averaged && std::is_same_v<typename Stage::bias, NoBias>;
+    return std::is_same_v<typename Stage::source, FromHidden> && !Stage::averaged && std::is_same_v<typename Stage::bias, NoBias>;
   else if constexpr (is_normalize<Stage>)
     return Stage::norm::weightless && !Stage::norm::over_row;
   else
@@ -74,6 +76,28 @@ constexpr bool has_no_parameters() {
 }  // namespace detail
 
 inline namespace GATED_ATTENTION_INSTRUCTION_SET {
+
+/// total ← total ∪ part: folds a later part of the keys into the earlier ones, for every row. Disjoint keys, in ascending
+/// order; where each part lies within one run of restart_keys keys from an absolute multiple of it, the result has the
+/// same bits as one call over all keys. A ShapeError names what does not fit.
+template <class Scalar>
+void merge(const PartialAttention<Scalar>& total, const PartialAttention<Scalar>& part) {
+  const Index tokens = total.output.tokens(), heads = total.output.heads(), width = total.output.width();
+  const auto equal = [](const char* extent, Index value, Index wanted) {
+    if (value != wanted) detail::raise<ShapeError>("merge: the part has ", value, " ", extent, ", the total ", wanted);
+  };
+  equal("tokens", part.output.tokens(), tokens);
+  equal("heads", part.output.heads(), heads);
+  equal("channels", part.output.width(), width);
+  for (const MatrixView<Scalar>* rows : {&total.maximum, &total.sum, &part.maximum, &part.sum}) {
+    equal("rows of maximum or sum", rows->rows(), tokens);
+    equal("columns of maximum or sum", rows->columns(), heads);
+  }
+  for (Index t = 0; t < tokens; ++t)
+    for (Index h = 0; h < heads; ++h)
+      kernel::merge_row<Scalar>({total.maximum(t, h), total.sum(t, h), total.output.row(t, h)},
+                                {part.maximum(t, h), part.sum(t, h), part.output.row(t, h)}, width);
+}
 
 template <class ScalarType, class... Stages>
 class Attend;
@@ -159,32 +183,48 @@ class Attend {
   /// before anything is written. On one thread no allocation, lock or system call.
   void operator()(const AttendBatch<Scalar>& batch, AttendWorkspace<Attend>& workspace, HeadsView<Scalar> out,
                   const AttendResults<Scalar>& results = {}) const {
-    check(batch, workspace, out, results);
+    check(batch, workspace, true, results);
+    check_heads("out", out, batch.q.tokens());
     detail::Arena arena(workspace.data());
     const Pieces pieces = lay_out(arena, workspace.size());
-    const Index sequences = place_sequences(batch, pieces);
-    write_blocks(batch, pieces, sequences, workspace.size().threads);
-    kernel::AttendArguments<Scalar> arguments;
-    arguments.query_heads = shape_.query_heads;
-    arguments.kv_heads = shape_.kv_heads;
-    arguments.key_dim = shape_.head_dim;
-    arguments.value_dim = plan_.shape.value_width();
-    arguments.q = batch.q;
-    arguments.score_stages = pieces.score_stages;
-    arguments.score_stage_count =
-        kernel::bind_score_stages("Attend", plan_, batch, pieces.sequences, sequences, pieces.score_stages);
-    arguments.sinks = batch.sinks.empty() ? nullptr : batch.sinks.data();
-    arguments.score_scale = kernel::score_scale<Scalar>(plan_.scale, arguments.score_stage_count);
-    arguments.sequences = pieces.sequences;
-    arguments.sequence_count = sequences;
-    arguments.stages = pieces.stages;
-    arguments.stage_count = bind(batch, pieces);
-    arguments.gate_logits = batch.gate_logits.data();
-    arguments.gate_token_stride = batch.gate_logits.token_stride();
+    kernel::AttendArguments<Scalar> arguments = begin(batch, pieces, workspace.size());
     arguments.out = out;
     arguments.attention = results.attention;
     arguments.log_sum_exp = results.log_sum_exp;
     kernel::attend(arguments, pieces.scratch, workspace.size().threads);
+  }
+
+  /// What attention over these keys alone leaves, for merge: no stage has run, and gate_logits and sinks are not read.
+  void partial(const AttendBatch<Scalar>& batch, AttendWorkspace<Attend>& workspace,
+               const PartialAttention<Scalar>& out) const {
+    check(batch, workspace, false, {});
+    check_partial(out, batch.q.tokens());
+    detail::Arena arena(workspace.data());
+    const Pieces pieces = lay_out(arena, workspace.size());
+    kernel::AttendArguments<Scalar> arguments = begin(batch, pieces, workspace.size());
+    arguments.stage_count = 0;
+    arguments.partial = out;
+    kernel::attend(arguments, pieces.scratch, workspace.size().threads);
+  }
+
+  /// out = stages(output / sum) of merged parts: the epilogue of a whole call, with its bits. Of the batch only gate_logits
+  /// and sinks are read.
+  void finish(const PartialAttention<Scalar>& merged, const AttendBatch<Scalar>& batch,
+              AttendWorkspace<Attend>& workspace, HeadsView<Scalar> out, const AttendResults<Scalar>& results = {}) const {
+    const Index tokens = merged.output.tokens(), group = shape_.query_heads / shape_.kv_heads;
+    check_partial(merged, tokens);
+    check_workspace(workspace);
+    check_stages(batch, tokens);
+    check_heads("out", out, tokens);
+    check_results(results, tokens);
+    detail::Arena arena(workspace.data());
+    const Pieces pieces = lay_out(arena, workspace.size());
+    kernel::AttendArguments<Scalar> arguments;
+    bind(batch, pieces, arguments);
+    arguments.out = out;
+    arguments.attention = results.attention;
+    arguments.log_sum_exp = results.log_sum_exp;
+    kernel::finish_partial(arguments, merged, group, layout().value_channels(), pieces.row);
   }
 
  private:
@@ -193,6 +233,7 @@ class Attend {
     kernel::AttendSequence<Scalar>* sequences;
     RowStage<Scalar>* stages;
     ScoreStage<Scalar>* score_stages;
+    Scalar* row;  ///< [G, value_channels]
     kernel::AttendScratch<Scalar> scratch;
   };
 
@@ -210,8 +251,11 @@ class Attend {
 
   Pieces lay_out(detail::Arena& arena, const AttendSize& size) const {
     Pieces pieces{};
-    pieces.blocks = arena.take<Scalar>(detail::checked_product(kernel::most_blocks(size.keys, size.sequences),
-                                                               shape_.kv_heads * layout().elements(), "Attend"));
+    // A part of the keys may begin within a block, so that a sequence has one block more.
+    const Index blocks = kernel::most_blocks(size.keys, size.sequences) + size.sequences;
+    pieces.blocks =
+        arena.take<Scalar>(detail::checked_product(blocks, shape_.kv_heads * layout().elements(), "Attend"));
+    pieces.row = arena.take<Scalar>(shape_.query_heads / shape_.kv_heads * layout().value_channels());
     pieces.sequences = arena.take<kernel::AttendSequence<Scalar>>(size.sequences);
     pieces.stages = arena.take<RowStage<Scalar>>(static_cast<Index>(plan_.stages.size()));
     pieces.score_stages = arena.take<ScoreStage<Scalar>>(static_cast<Index>(plan_.score_stages.size()));
@@ -233,20 +277,38 @@ class Attend {
     return batch.lengths.empty() ? 1 : static_cast<Index>(batch.lengths.size());
   }
 
+  /// Sequences, blocks and stages of a call.
+  kernel::AttendArguments<Scalar> begin(const AttendBatch<Scalar>& batch, const Pieces& pieces,
+                                        const AttendSize& size) const {
+    const Index sequences = place_sequences(batch, pieces);
+    kernel::AttendArguments<Scalar> arguments;
+    bind(batch, pieces, arguments);
+    arguments.q = batch.q;
+    arguments.sequences = pieces.sequences;
+    arguments.sequence_count = sequences;
+    arguments.score_stages = pieces.score_stages;
+    arguments.score_stage_count =
+        kernel::bind_score_stages("Attend", plan_, batch, pieces.sequences, sequences, pieces.score_stages);
+    arguments.score_scale = kernel::score_scale<Scalar>(plan_.scale, arguments.score_stage_count);
+    write_blocks(batch, pieces, sequences, size.threads);
+    return arguments;
+  }
+
   Index place_sequences(const AttendBatch<Scalar>& batch, const Pieces& pieces) const {
-    const Index sequences = sequence_count(batch);
+    const Index sequences = sequence_count(batch), first_block = batch.first_key / block_keys;
     Index token = 0, block = 0;
     for (Index i = 0; i < sequences; ++i) {
       const Index tokens = length(batch.lengths, i, batch.q.tokens());
-      const Index keys = length(batch.key_lengths, i, batch.k.tokens());
-      const Index blocks = detail::divide_up(keys, block_keys);
-      KeyBounds bounds = plan_.mask.bounds(tokens, keys, kernel::prefix_of(batch.prefixes, i));
+      const Index end = batch.first_key + length(batch.key_lengths, i, batch.k.tokens());
+      const Index blocks = detail::divide_up(end, block_keys) - first_block;
+      KeyBounds bounds = plan_.mask.bounds(tokens, end, kernel::prefix_of(batch.prefixes, i));
+      bounds.first = batch.first_key;
       if (batch.offset) bounds.shift = *batch.offset;
       pieces.sequences[i] = {.first_token = token,
                              .tokens = tokens,
                              .bounds = bounds,
                              .blocks = {pieces.blocks + block * shape_.kv_heads * layout().elements(),
-                                        layout().elements(), blocks * layout().elements(), nullptr, 0}};
+                                        layout().elements(), blocks * layout().elements(), nullptr, 0, first_block}};
       token += tokens;
       block += blocks;
     }
@@ -254,43 +316,66 @@ class Attend {
   }
 
   void write_blocks(const AttendBatch<Scalar>& batch, const Pieces& pieces, Index sequences, Index threads) const {
-    Index first_key = 0;
+    const Index first_block = batch.first_key / block_keys;
+    Index first_row = 0;
     for (Index i = 0; i < sequences; ++i) {
-      const Index keys = length(batch.key_lengths, i, batch.k.tokens());
+      const Index keys = length(batch.key_lengths, i, batch.k.tokens()), end = batch.first_key + keys;
       const auto& blocks = pieces.sequences[i].blocks;
-      kernel::parallel_for(threads, detail::divide_up(keys, block_keys) * shape_.kv_heads, [&](Index item, Index) {
-        const Index b = item / shape_.kv_heads, head = item % shape_.kv_heads;
-        const Index count = std::min(block_keys, keys - b * block_keys), row = first_key + b * block_keys;
-        Scalar* const to = const_cast<Scalar*>(blocks.block(head, b));
-        kernel::write_keys(to, layout(), 0, count, batch.k.row(row, head), batch.k.token_stride());
-        kernel::write_values(to, layout(), 0, count, batch.v.row(row, head), batch.v.token_stride());
+      const Index items = keys == 0 ? 0 : (detail::divide_up(end, block_keys) - first_block) * shape_.kv_heads;
+      const double work = 20.0 * static_cast<double>(items * layout().elements());
+      kernel::parallel_for(kernel::threads_for(threads, work), items, [&](Index item, Index) {
+        const Index block = first_block + item / shape_.kv_heads, head = item % shape_.kv_heads;
+        const Index from = std::max(block * block_keys, batch.first_key), lane = from % block_keys;
+        const Index count = std::min((block + 1) * block_keys, end) - from;
+        const Index row = first_row + from - batch.first_key;
+        Scalar* const to = const_cast<Scalar*>(blocks.block(head, block));
+        if (lane > 0) to[layout().flag_offset()] = Scalar(1);  // nothing stands before it
+        kernel::write_keys(to, layout(), lane, count, batch.k.row(row, head), batch.k.token_stride());
+        kernel::write_values(to, layout(), lane, count, batch.v.row(row, head), batch.v.token_stride());
       });
-      first_key += keys;
+      first_row += keys;
     }
   }
 
-  Index bind(const AttendBatch<Scalar>& batch, const Pieces& pieces) const {
-    Index count = 0;
+  /// Extents, and the stages at Sdpa with the call's logits and sinks.
+  void bind(const AttendBatch<Scalar>& batch, const Pieces& pieces, kernel::AttendArguments<Scalar>& arguments) const {
+    arguments.query_heads = shape_.query_heads;
+    arguments.kv_heads = shape_.kv_heads;
+    arguments.key_dim = shape_.head_dim;
+    arguments.value_dim = plan_.shape.value_width();
+    arguments.sinks = batch.sinks.empty() ? nullptr : batch.sinks.data();
+    arguments.gate_logits = batch.gate_logits.data();
+    arguments.gate_token_stride = batch.gate_logits.token_stride();
+    arguments.stages = pieces.stages;
     for (const kernel::StagePlan<Scalar>& stage : plan_.stages) {
-      RowStage<Scalar>& bound = pieces.stages[count++];
+      RowStage<Scalar>& bound = pieces.stages[arguments.stage_count++];
       bound = kernel::bind_stage<Scalar>(plan_, stage, nullptr);
       bound.logits_offset = 0;
       if (!stage.shared) bound.logits_head_stride = batch.gate_logits.head_stride();
     }
-    return count;
   }
 
-  void check(const AttendBatch<Scalar>& batch, const AttendWorkspace<Attend>& workspace, const HeadsView<Scalar>& out,
-             const AttendResults<Scalar>& results) const {
-    const Index tokens = batch.q.tokens(), keys = batch.k.tokens(), value_dim = plan_.shape.value_width();
-    const auto heads = [](const char* name, const auto& view, Index t, Index h, Index w) {
-      const auto equal = [name](const char* extent, Index value, Index wanted) {
-        if (value != wanted) detail::raise<ShapeError>("Attend: ", name, " has ", value, " ", extent, ", not ", wanted);
-      };
-      equal("tokens", view.tokens(), t);
-      equal("heads", view.heads(), h);
-      equal("channels", view.width(), w);
+  static void check_view(const char* name, const auto& view, Index tokens, Index heads, Index width) {
+    const auto equal = [name](const char* extent, Index value, Index wanted) {
+      if (value != wanted) detail::raise<ShapeError>("Attend: ", name, " has ", value, " ", extent, ", not ", wanted);
     };
+    equal("tokens", view.tokens(), tokens);
+    equal("heads", view.heads(), heads);
+    equal("channels", view.width(), width);
+  }
+
+  void check_heads(const char* name, const HeadsView<Scalar>& view, Index tokens) const {
+    check_view(name, view, tokens, shape_.query_heads, plan_.shape.value_width());
+  }
+
+  void check_partial(const PartialAttention<Scalar>& partial, Index tokens) const {
+    check_heads("partial.output", partial.output, tokens);
+    for (const MatrixView<Scalar>* rows : {&partial.maximum, &partial.sum})
+      kernel::check_extents("Attend", "partial.maximum or partial.sum", rows->rows(), rows->columns(), tokens,
+                            shape_.query_heads, "query_heads");
+  }
+
+  void check_workspace(const AttendWorkspace<Attend>& workspace) const {
     const AttendShape& made = workspace.shape();
     const auto same = [](const char* extent, Index value, Index wanted) {
       if (value != wanted)
@@ -300,31 +385,45 @@ class Attend {
     same("kv_heads", made.kv_heads, shape_.kv_heads);
     same("head_dim", made.head_dim, shape_.head_dim);
     same("value_dim", made.value_dim, shape_.value_dim);
-    heads("q", batch.q, tokens, shape_.query_heads, shape_.head_dim);
-    heads("k", batch.k, keys, shape_.kv_heads, shape_.head_dim);
-    heads("v", batch.v, keys, shape_.kv_heads, value_dim);
-    heads("out", out, tokens, shape_.query_heads, value_dim);
+  }
+
+  /// Logits and sinks, for the stages of the epilogue.
+  void check_stages(const AttendBatch<Scalar>& batch, Index tokens) const {
     bool gated = false;
     for (const kernel::StagePlan<Scalar>& stage : plan_.stages) {
       if (stage.kind != kernel::StagePlan<Scalar>::Kind::gate) continue;
       gated = true;
-      heads("gate_logits", batch.gate_logits, tokens, stage.logit_heads(plan_.shape), stage.logit_width(plan_.shape));
+      check_view("gate_logits", batch.gate_logits, tokens, stage.logit_heads(plan_.shape),
+                 stage.logit_width(plan_.shape));
     }
     if (!gated && !batch.gate_logits.empty())
       detail::raise<ShapeError>("Attend: gate_logits has ", batch.gate_logits.tokens(), " tokens, there are 0 gates");
-    if (!results.attention.empty())
-      heads("results.attention", results.attention, tokens, shape_.query_heads, value_dim);
-    if (!results.log_sum_exp.empty())
-      kernel::check_extents("Attend", "results.log_sum_exp", results.log_sum_exp.rows(),
-                            results.log_sum_exp.columns(), tokens, shape_.query_heads, "query_heads");
     const Index sinks = has_sink ? shape_.query_heads : 0;
     if (static_cast<Index>(batch.sinks.size()) != sinks)
       detail::raise<ShapeError>("Attend: there are ", batch.sinks.size(), " sinks, not ", sinks,
                                 has_sink ? ", one per query head" : ": there is no LearnedSink");
-    kernel::check_prefixes("Attend", plan_.mask, batch.prefixes, sequence_count(batch));
+  }
+
+  void check_results(const AttendResults<Scalar>& results, Index tokens) const {
+    if (!results.attention.empty()) check_heads("results.attention", results.attention, tokens);
+    if (!results.log_sum_exp.empty())
+      kernel::check_extents("Attend", "results.log_sum_exp", results.log_sum_exp.rows(),
+                            results.log_sum_exp.columns(), tokens, shape_.query_heads, "query_heads");
+  }
+
+  void check(const AttendBatch<Scalar>& batch, const AttendWorkspace<Attend>& workspace, bool with_stages,
+             const AttendResults<Scalar>& results) const {
+    const Index tokens = batch.q.tokens(), keys = batch.k.tokens(), sequences = sequence_count(batch);
+    check_workspace(workspace);
+    check_view("q", batch.q, tokens, shape_.query_heads, shape_.head_dim);
+    check_view("k", batch.k, keys, shape_.kv_heads, shape_.head_dim);
+    check_view("v", batch.v, keys, shape_.kv_heads, plan_.shape.value_width());
+    if (batch.first_key < 0) detail::raise<ShapeError>("Attend: first_key is ", batch.first_key, ", the least is 0");
+    if (with_stages) check_stages(batch, tokens);
+    check_results(results, tokens);
+    kernel::check_prefixes("Attend", plan_.mask, batch.prefixes, sequences);
     check_lengths("lengths", batch.lengths, tokens, "q");
     check_lengths("key_lengths", batch.key_lengths, keys, "k");
-    const Index sequences = sequence_count(batch);
     const Index key_sequences = batch.key_lengths.empty() ? 1 : static_cast<Index>(batch.key_lengths.size());
     if (sequences != key_sequences)
       detail::raise<ShapeError>("Attend: there are ", sequences, " sequences of queries and ", key_sequences,

@@ -51,14 +51,15 @@ inline void check_shape(const char* function, const Shape& shape) {
   at_least("kv_heads", shape.kv_heads, 1);
   at_least("head_dim", shape.head_dim, 1);
   at_least("value_dim", shape.value_dim, 0);
+  at_least("context_dim", shape.context_dim, 0);
   if (shape.query_heads % shape.kv_heads != 0)
     detail::raise<ShapeError>(function, ": query_heads is ", shape.query_heads, ", not a multiple of kv_heads, ",
                               shape.kv_heads);
   // Room for every projection and gate, for padding and bytes, beside what the extents multiply to.
   constexpr Index room = 512;
   const Index width = detail::checked_product(shape.query_heads, std::max(shape.head_dim, shape.value_width()), function);
-  detail::checked_product(detail::checked_product(std::max(width, shape.model_dim), shape.model_dim, function), room,
-                          function);
+  const Index source = std::max(shape.model_dim, shape.context_dim);
+  detail::checked_product(detail::checked_product(std::max(width, source), source, function), room, function);
 }
 
 /// The shape, checked before anything is made of it.
@@ -171,9 +172,9 @@ void check_objects(const CallObjects<Scalar>& objects, const Batch<Scalar>& batc
   };
   same_shape("the weights were packed", objects.weights_shape);
   same_shape("the workspace was made", objects.workspace_shape);
-  if (objects.weights.input.columns != objects.plan.columns)
-    detail::raise<ShapeError>(function, ": the weights were packed with ", objects.weights.input.columns,
-                              " columns, this layer has ", objects.plan.columns);
+  if (objects.weights.input[0].columns != objects.plan.streams[0].columns)
+    detail::raise<ShapeError>(function, ": the weights were packed with ", objects.weights.input[0].columns,
+                              " columns, this layer has ", objects.plan.streams[0].columns);
   if (batch.x.rows() > objects.limits.tokens)
     detail::raise<ShapeError>(function, ": the batch has ", batch.x.rows(), " tokens, the workspace was made for ",
                               objects.limits.tokens);
@@ -183,20 +184,23 @@ void check_objects(const CallObjects<Scalar>& objects, const Batch<Scalar>& batc
                               objects.limits.sequences);
 }
 
-template <class Scalar>
-void check_batch(const char* function, const Batch<Scalar>& batch) {
-  const Index tokens = batch.x.rows();
+/// Lengths of sequences sum to the rows of their stream, and there is a position for every row or for none.
+inline void check_stream(const char* function, const char* lengths_name, const char* name,
+                         std::span<const Index> lengths, std::span<const Index> positions, Index tokens) {
   Index sum = 0;
-  for (const Index length : batch.lengths) {
-    if (length < 0) detail::raise<ShapeError>(function, ": a length is ", length, ", the least is 0");
+  for (const Index length : lengths) {
+    if (length < 0)
+      detail::raise<ShapeError>(function, ": one of the ", lengths_name, " is ", length, ", the least is 0");
     if (length > tokens - sum)
-      detail::raise<ShapeError>(function, ": the lengths sum to at least ", sum + length, ", x has ", tokens, " rows");
+      detail::raise<ShapeError>(function, ": the ", lengths_name, " sum to at least ", sum + length, ", ", name, " has ",
+                                tokens, " rows");
     sum += length;
   }
-  if (!batch.lengths.empty() && sum != tokens)
-    detail::raise<ShapeError>(function, ": the lengths sum to ", sum, ", x has ", tokens, " rows");
-  if (!batch.positions.empty() && static_cast<Index>(batch.positions.size()) != tokens)
-    detail::raise<ShapeError>(function, ": there are ", batch.positions.size(), " positions, x has ", tokens, " rows");
+  if (!lengths.empty() && sum != tokens)
+    detail::raise<ShapeError>(function, ": the ", lengths_name, " sum to ", sum, ", ", name, " has ", tokens, " rows");
+  if (!positions.empty() && static_cast<Index>(positions.size()) != tokens)
+    detail::raise<ShapeError>(function, ": there are ", positions.size(), " positions, ", name, " has ", tokens,
+                              " rows");
 }
 
 /// y is x itself, or apart from it.
@@ -217,7 +221,8 @@ void check_alias(const char* function, const MatrixView<const Scalar>& x, const 
 }
 
 template <class Scalar>
-void check_results(const char* function, const LayerPlan<Scalar>& plan, const Results<Scalar>& results, Index tokens) {
+void check_results(const char* function, const LayerPlan<Scalar>& plan, const Results<Scalar>& results, Index tokens,
+                   Index keys) {
   const Shape& shape = plan.shape;
   check_heads(function, "results.attention", results.attention, tokens, shape.query_heads, shape.value_width());
   if (!results.log_sum_exp.empty())
@@ -236,7 +241,7 @@ void check_results(const char* function, const LayerPlan<Scalar>& plan, const Re
     const HeadsView<Scalar>& scores = scores_at(results.gate_scores, position);
     const StagePlan<Scalar>* const gate = last_gate_at(plan, position);
     if (gate != nullptr)
-      check_heads(function, "results.gate_scores", scores, tokens, gate->averaged ? 1 : gate->logit_heads(shape),
+      check_heads(function, "results.gate_scores", scores, detail::is_key_side(position) ? keys : tokens, gate->averaged ? 1 : gate->logit_heads(shape),
                   gate->logit_width(shape));
     else if (!scores.empty())
       detail::raise<ShapeError>(function, ": results.gate_scores asks for ", scores.tokens(), " rows of scores at ",
@@ -253,7 +258,7 @@ RowStage<Scalar> bind_stage(const LayerPlan<Scalar>& plan, const StagePlan<Scala
   bound.width = detail::width_at(stage.position, shape);
   bound.number = static_cast<Scalar>(stage.number);
   bound.parameter = stage.parameter_offset < 0 ? nullptr : parameters + stage.parameter_offset;
-  bound.logits_offset = stage.from_hidden ? stage.first_column : 0;
+  bound.logits_offset = stage.computed() ? stage.first_column : 0;
   bound.logits_head_stride = stage.shared || stage.averaged ? 0 : stage.logit_width(shape);
   bound.first_dim = stage.first_dim;
   bound.pairs = stage.pairs;
@@ -345,56 +350,6 @@ inline void check_prefixes(const char* function, const detail::MaskRule& mask, s
 
 inline Index prefix_of(std::span<const Index> prefixes, Index sequence) {
   return prefixes.empty() ? 0 : prefixes[static_cast<std::size_t>(sequence)];
-}
-
-/// Checks everything, then sets the call's tables up in the workspace.
-template <class Scalar>
-Call<Scalar> begin_forward(const CallObjects<Scalar>& objects, const Batch<Scalar>& batch, const MatrixView<Scalar>& y,
-                           const Results<Scalar>& results) {
-  const LayerPlan<Scalar>& plan = objects.plan;
-  const Shape& shape = plan.shape;
-  const Index tokens = batch.x.rows();
-  check_extents(objects.function, "x", tokens, batch.x.columns(), tokens, shape.model_dim, "model_dim");
-  check_extents(objects.function, "y", y.rows(), y.columns(), tokens, shape.model_dim, "model_dim");
-  check_objects(objects, batch);
-  check_batch(objects.function, batch);
-  check_alias(objects.function, batch.x, y);
-  check_results(objects.function, plan, results, tokens);
-  check_prefixes(objects.function, plan.mask, batch.prefixes,
-                 batch.lengths.empty() ? 1 : static_cast<Index>(batch.lengths.size()));
-
-  const WorkspaceMemory<Scalar>& memory = objects.memory;
-  const Index sequences = batch.lengths.empty() ? 1 : static_cast<Index>(batch.lengths.size());
-  const KeyValueLayout<Scalar> layout{shape.head_dim, shape.value_width()};
-  SequencePlace place;
-  for (Index i = 0; i < sequences; ++i) {
-    place.tokens = batch.lengths.empty() ? tokens : batch.lengths[static_cast<std::size_t>(i)];
-    const Index blocks = detail::divide_up(place.tokens, block_keys);
-    memory.places[i] = place;
-    memory.sequences[i] = {
-        .first_token = place.first_token,
-        .tokens = place.tokens,
-        .bounds = plan.mask.bounds(place.tokens, place.tokens, prefix_of(batch.prefixes, i)),
-        .blocks = {memory.blocks + place.first_block * shape.kv_heads * layout.elements(), layout.elements(),
-                   blocks * layout.elements(), nullptr, 0}};
-    place.first_token += place.tokens;
-    place.first_block += blocks;
-  }
-  const Index score_stages = bind_score_stages(objects.function, plan, batch, memory.sequences, sequences,
-                                               memory.score_stages);
-  return {.plan = plan,
-          .weights = objects.weights,
-          .memory = memory,
-          .stages = bind_stages(plan, objects.weights.stages, memory.stages),
-          .score_stages = memory.score_stages,
-          .score_stage_count = score_stages,
-          .x = batch.x,
-          .positions = batch.positions.empty() ? nullptr : batch.positions.data(),
-          .sequence_count = sequences,
-          .block_count = place.first_block,
-          .y = y,
-          .results = results,
-          .threads = objects.limits.threads};
 }
 
 }  // namespace kernel

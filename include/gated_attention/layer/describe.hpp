@@ -26,7 +26,11 @@ void describe_stage(std::ostream& out, const Stage& stage) {
         << name_of(PositionOf<typename Stage::position>::value);
     if (Stage::shared) out << ", shared by all heads";
     if (Stage::averaged) out << ", averaged over heads";
-    if (!Stage::from_hidden) out << ", constant";
+    using Source = typename Stage::source;
+    if (Stage::constant) out << ", constant";
+    if (first_channels<Source> > 0) out << ", from the first " << first_channels<Source> << " channels";
+    if (low_rank<Source> > 0) out << ", of rank " << low_rank<Source>;
+    if (GateSource<Source>) out << ", from features of one's own";
     if (std::is_same_v<typename Stage::bias, Bias>) out << ", with bias";
     if (std::is_same_v<typename Stage::bias, HeadBias>) out << ", with a bias per head";
   } else if constexpr (is_normalize<Stage>) {
@@ -94,6 +98,7 @@ std::string describe(const Layer& layer) {
   out << shape.query_heads << " query heads on " << shape.kv_heads << " kv heads of " << shape.head_dim;
   if (shape.value_width() != shape.head_dim) out << " (values " << shape.value_width() << ")";
   out << ", model_dim " << shape.model_dim;
+  if (shape.is_cross()) out << ", context_dim " << shape.context_dim;
   layer.stages().for_each([&out](const auto& gated_attention_stage) {
     out << "; ";
     detail::describe_stage(out, gated_attention_stage);

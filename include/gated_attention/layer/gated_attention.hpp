@@ -11,7 +11,8 @@
 #include "gated_attention/kernel/output.hpp"
 #include "gated_attention/kernel/prepare.hpp"
 #include "gated_attention/kernel/project.hpp"
-#include "gated_attention/layer/check.hpp"
+#include "gated_attention/layer/begin.hpp"
+#include "gated_attention/layer/context.hpp"
 #include "gated_attention/layer/packed_weights.hpp"
 #include "gated_attention/layer/parameters.hpp"
 #include "gated_attention/layer/tensors.hpp"
@@ -114,16 +115,39 @@ class GatedAttention {
   /// with its own workspace. The bits of a token's output depend on its sequence alone: not on the batch, nor on threads.
   void forward(const Batch<Scalar>& batch, const PackedWeights<GatedAttention>& weights,
                Workspace<GatedAttention>& workspace, MatrixView<Scalar> y, const Results<Scalar>& results = {}) const {
-    const kernel::Call<Scalar> call = kernel::begin_forward<Scalar>(
-        {"GatedAttention::forward", plan_, weights.shape(), weights.tensors(), workspace.shape(), workspace.limits(),
-         workspace.memory()},
-        batch, y, results);
+    run(kernel::begin_forward<Scalar>(objects("GatedAttention::forward", weights, workspace), batch, y, results));
+  }
+
+  /// Cross-attention over contexts that were prepared before; batch.context is empty. Otherwise as above.
+  void forward(const Batch<Scalar>& batch, const PackedWeights<GatedAttention>& weights,
+               const Context<GatedAttention>& context, Workspace<GatedAttention>& workspace, MatrixView<Scalar> y,
+               const Results<Scalar>& results = {}) const {
+    if (context.shape() != shape())
+      detail::raise<ShapeError>("GatedAttention::forward: the context was made for a layer of context_dim ",
+                                context.shape().context_dim, " and ", context.shape().kv_heads,
+                                " kv heads, this layer's are ", shape().context_dim, " and ", shape().kv_heads);
+    const kernel::PreparedKeys<Scalar> keys{context.blocks(), context.places(), context.sequences()};
+    run(kernel::begin_forward<Scalar>(objects("GatedAttention::forward", weights, workspace), batch, y, results,
+                                      &keys));
+  }
+
+  /// Projects and prepares batch.context [S, context_dim] once, for many calls of forward; batch.x is not read. The
+  /// workspace's limits name the context_tokens. What `context` held before is gone.
+  void prepare_context(const Batch<Scalar>& batch, const PackedWeights<GatedAttention>& weights,
+                       Workspace<GatedAttention>& workspace, Context<GatedAttention>& context) const {
+    const Index sequences = kernel::count_sequences(batch.context_lengths);
+    if (batch.context.rows() > context.limits().tokens || sequences > context.limits().sequences)
+      detail::raise<ShapeError>("GatedAttention::prepare_context: ", batch.context.rows(), " tokens in ", sequences,
+                                " sequences, the context was made for ", context.limits().tokens, " in ",
+                                context.limits().sequences);
+    if (!shape().is_cross() || context.shape() != shape())
+      detail::raise<ShapeError>("GatedAttention::prepare_context: the context was made for a layer of context_dim ",
+                                context.shape().context_dim, ", this layer's is ", shape().context_dim);
+    const kernel::Call<Scalar> call = kernel::begin_context<Scalar>(
+        objects("GatedAttention::prepare_context", weights, workspace), batch, context.blocks(), context.places());
     kernel::project(call);
     kernel::prepare(call);
-    kernel::record_gate_scores(call);
-    kernel::attend(call);
-    if (!results.first_token_attention.empty()) kernel::record_first_token(call);
-    kernel::output(call);
+    context.set_sequences(sequences);
   }
 
   /// For pack and Workspace: the layer as numbers.
@@ -133,6 +157,21 @@ class GatedAttention {
   static Limits complete(const Limits& limits) { return kernel::complete_limits(limits); }
 
  private:
+  static void run(const kernel::Call<Scalar>& call) {
+    kernel::project(call);
+    kernel::prepare(call);
+    kernel::record_gate_scores(call);
+    kernel::attend(call);
+    if (!call.results.first_token_attention.empty()) kernel::record_first_token(call);
+    kernel::output(call);
+  }
+
+  kernel::CallObjects<Scalar> objects(const char* function, const PackedWeights<GatedAttention>& weights,
+                                      const Workspace<GatedAttention>& workspace) const {
+    return {function,           plan_, weights.shape(), weights.tensors(), workspace.shape(), workspace.limits(),
+            workspace.memory()};
+  }
+
   using WrittenOut = typename detail::WrittenOut<Stages>::Type;
   static_assert(sizeof(detail::CheckedScalar<ScalarType>) > 0);
   static_assert(sizeof(detail::CheckedStages<Stages, WrittenOut>) > 0);

@@ -16,8 +16,8 @@ void initialize(Parameters<Scalar>& parameters, std::uint64_t seed, double devia
   std::mt19937_64 engine(seed);
   std::normal_distribution<double> normal(0.0, deviation);
   for (const TensorInfo& tensor : parameters.tensors()) {
-    if (!tensor.name.ends_with("proj.weight") && tensor.name.find("gate") == std::string::npos) continue;
-    if (!tensor.name.ends_with(".weight")) continue;
+    if (!tensor.name.ends_with("proj.weight") && tensor.name.find("_gate") == std::string::npos) continue;
+    if (!tensor.name.ends_with(".weight") && !tensor.name.ends_with(".down")) continue;
     const MatrixView<Scalar> values = parameters[tensor.name];
     for (Index i = 0; i < tensor.count(); ++i) values.data()[i] = static_cast<Scalar>(normal(engine));
   }

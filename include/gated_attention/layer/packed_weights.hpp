@@ -12,16 +12,15 @@ inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 
 namespace kernel {
 
-/// Packs rows of weights and biases of one section of the projection.
+/// Packs rows of weights and biases of one stream's projection.
 template <class Scalar>
 struct InputPacker {
-  const LayerPlan<Scalar>& plan;
+  Index depth;
   Scalar* panels;
-  Scalar* bias;  ///< null: the layer has none
+  Scalar* bias;  ///< null: the stream has none
 
   /// Rows [heads · width, E] to columns from `column` on, heads `stride` columns apart.
   void weight(const Scalar* rows, Index heads, Index width, Index column, Index stride) const {
-    const Index depth = plan.shape.model_dim;
     for (Index h = 0; h < heads; ++h)
       pack_columns<Scalar>(panels, depth, column + h * stride,
                            MatrixView<const Scalar>(rows + h * width * depth, width, depth));
@@ -33,43 +32,80 @@ struct InputPacker {
 };
 
 template <class Scalar>
-bool has_input_bias(const LayerPlan<Scalar>& plan) {
-  bool any = plan.query_bias || plan.key_bias || plan.value_bias;
-  for (const StagePlan<Scalar>& stage : plan.stages) any = any || stage.bias != BiasShape::none;
+bool has_input_bias(const LayerPlan<Scalar>& plan, int stream) {
+  bool any = stream == 0 && plan.query_bias;
+  any = any || (stream == plan.key_stream() && (plan.key_bias || plan.value_bias));
+  for (const StagePlan<Scalar>& stage : plan.stages)
+    any = any || (plan.stream_of(stage.position) == stream && stage.bias != BiasShape::none);
   return any;
 }
 
-/// q, k, v and every gate side by side in one matrix, and their biases in one row.
+/// q, k and v with their biases, each in the stream that it is projected from.
 template <class Scalar>
-void pack_input(const LayerPlan<Scalar>& plan, const Parameters<Scalar>& parameters, Scalar* panels, Scalar* bias) {
+void pack_projections(const LayerPlan<Scalar>& plan, const Parameters<Scalar>& parameters,
+                      const InputPacker<Scalar> (&packers)[2]) {
+  struct Projection {
+    const char *weight, *bias;
+    bool biased;
+    int stream;
+    Index heads, width, column, stride;
+  };
   const Shape& shape = plan.shape;
-  const InputPacker<Scalar> packer{plan, panels, bias};
-  clear_columns(panels, shape.model_dim, 0, detail::round_up(plan.columns, panel_columns));
-  if (bias != nullptr) std::fill_n(bias, plan.columns, Scalar(0));
-  packer.weight(parameters["q_proj.weight"].data(), shape.query_heads, shape.head_dim, 0, plan.head_stride);
-  packer.weight(parameters["k_proj.weight"].data(), shape.kv_heads, shape.head_dim, plan.key_column,
-                plan.head_stride);
-  packer.weight(parameters["v_proj.weight"].data(), shape.kv_heads, shape.value_width(), plan.value_column,
-                plan.value_stride);
-  if (plan.query_bias)
-    packer.add_bias(parameters["q_proj.bias"].data(), shape.query_heads, shape.head_dim, 0, plan.head_stride);
-  if (plan.key_bias)
-    packer.add_bias(parameters["k_proj.bias"].data(), shape.kv_heads, shape.head_dim, plan.key_column,
-                    plan.head_stride);
-  if (plan.value_bias)
-    packer.add_bias(parameters["v_proj.bias"].data(), shape.kv_heads, shape.value_width(), plan.value_column,
-                    plan.value_stride);
-  for (const StagePlan<Scalar>& stage : plan.stages) {
-    if (!stage.from_hidden) continue;
-    const Index heads = stage.logit_heads(shape), width = stage.logit_width(shape);
-    packer.weight(parameters.data(stage.first_tensor), heads, width, stage.first_column, width);
-    if (stage.bias == BiasShape::none) continue;
-    const Scalar* const from = parameters.data(stage.first_tensor + 1);
+  const int keys = plan.key_stream();
+  const Projection projections[] = {
+      {"q_proj.weight", "q_proj.bias", plan.query_bias, 0, shape.query_heads, shape.head_dim, 0, plan.head_stride},
+      {"k_proj.weight", "k_proj.bias", plan.key_bias, keys, shape.kv_heads, shape.head_dim, plan.key_column,
+       plan.head_stride},
+      {"v_proj.weight", "v_proj.bias", plan.value_bias, keys, shape.kv_heads, shape.value_width(), plan.value_column,
+       plan.value_stride}};
+  for (const Projection& p : projections) {
+    const InputPacker<Scalar>& packer = packers[p.stream];
+    packer.weight(parameters[p.weight].data(), p.heads, p.width, p.column, p.stride);
+    if (p.biased) packer.add_bias(parameters[p.bias].data(), p.heads, p.width, p.column, p.stride);
+  }
+}
+
+/// One gate: in its stream's one pass, or in panels of its own.
+template <class Scalar>
+void pack_gate(const LayerPlan<Scalar>& plan, const StagePlan<Scalar>& stage, const Parameters<Scalar>& parameters,
+               const InputPacker<Scalar>& packer, Scalar* gate_panels) {
+  const Index heads = stage.logit_heads(plan.shape), width = stage.logit_width(plan.shape), rows = heads * width;
+  const Scalar* const weight = parameters.data(stage.first_tensor);
+  Index next = stage.first_tensor + 1;
+  if (stage.origin == GateOrigin::hidden) {
+    packer.weight(weight, heads, width, stage.first_column, width);
+  } else {
+    Scalar* const panels = gate_panels + stage.panel_offset;
+    clear_padding(panels, rows, stage.depth);
+    pack_columns<Scalar>(panels, stage.depth, 0, MatrixView<const Scalar>(weight, rows, stage.depth));
+  }
+  if (stage.bias != BiasShape::none) {
+    const Scalar* const from = parameters.data(next++);
     if (stage.bias == BiasShape::per_logit)
       packer.add_bias(from, heads, width, stage.first_column, width);
     else
-      for (Index h = 0; h < heads; ++h) std::fill_n(bias + stage.first_column + h * width, width, from[h]);
+      for (Index h = 0; h < heads; ++h) std::fill_n(packer.bias + stage.first_column + h * width, width, from[h]);
   }
+  if (stage.origin == GateOrigin::low_rank)
+    packer.weight(parameters.data(next), 1, stage.depth, stage.low_column, stage.depth);
+}
+
+/// Everything that is projected from a stream side by side in one matrix, and its biases in one row.
+template <class Scalar>
+void pack_input(const LayerPlan<Scalar>& plan, const Parameters<Scalar>& parameters, Scalar* const (&panels)[2],
+                Scalar* const (&biases)[2], Scalar* gate_panels) {
+  for (int s = 0; s < 2; ++s) {
+    const StreamPlan& stream = plan.streams[s];
+    if (panels[s] != nullptr)
+      clear_columns(panels[s], stream.width, 0, detail::round_up(stream.columns, panel_columns));
+    if (biases[s] != nullptr) std::fill_n(biases[s], stream.row, Scalar(0));
+  }
+  const InputPacker<Scalar> packers[2] = {{plan.streams[0].width, panels[0], biases[0]},
+                                          {plan.streams[1].width, panels[1], biases[1]}};
+  pack_projections(plan, parameters, packers);
+  for (const StagePlan<Scalar>& stage : plan.stages)
+    if (stage.computed())
+      pack_gate(plan, stage, parameters, packers[plan.stream_of(stage.position)], gate_panels);
 }
 
 /// Norm multipliers (1 + w where that is the convention) and constant logits (averaged scores where they are averaged).
@@ -127,17 +163,20 @@ class PackedMemory {
     memory_ = detail::AlignedBytes(count.used());
     detail::Arena arena(memory_.data());
     const Pieces pieces = lay_out(arena, plan);
-    pack_input(plan, parameters, pieces.input, pieces.input_bias);
+    pack_input(plan, parameters, pieces.input, pieces.input_bias, pieces.gate_panels);
     const MatrixView<const Scalar> output = parameters["o_proj.weight"];
     clear_padding(pieces.output, output.rows(), output.columns());
     pack_columns<Scalar>(pieces.output, output.columns(), 0, output);
     if (plan.output_bias) std::copy_n(parameters["o_proj.bias"].data(), output.rows(), pieces.output_bias);
     pack_stages(plan, parameters, pieces.stages);
-    tensors_ = {.input = {pieces.input, plan.columns, plan.shape.model_dim},
-                .input_bias = pieces.input_bias,
-                .output = {pieces.output, output.rows(), output.columns()},
-                .output_bias = pieces.output_bias,
-                .stages = pieces.stages};
+    for (int s = 0; s < 2; ++s) {
+      tensors_.input[s] = {pieces.input[s], plan.streams[s].columns, plan.streams[s].width};
+      tensors_.input_bias[s] = pieces.input_bias[s];
+    }
+    tensors_.gate_panels = pieces.gate_panels;
+    tensors_.output = {pieces.output, output.rows(), output.columns()};
+    tensors_.output_bias = pieces.output_bias;
+    tensors_.stages = pieces.stages;
   }
 
   Index bytes() const { return memory_.size(); }
@@ -145,15 +184,22 @@ class PackedMemory {
 
  private:
   struct Pieces {
-    Scalar *input, *input_bias, *output, *output_bias, *stages;
+    Scalar* input[2];
+    Scalar* input_bias[2];
+    Scalar *gate_panels, *output, *output_bias, *stages;
   };
 
   static Pieces lay_out(detail::Arena& arena, const LayerPlan<Scalar>& plan) {
     const Shape& shape = plan.shape;
     Pieces pieces{};
-    pieces.input = arena.take<Scalar>(panel_elements(plan.columns, shape.model_dim));
+    for (int s = 0; s < 2; ++s) {
+      const StreamPlan& stream = plan.streams[s];
+      if (stream.columns == 0) continue;
+      pieces.input[s] = arena.take<Scalar>(panel_elements(stream.columns, stream.width));
+      if (has_input_bias(plan, s)) pieces.input_bias[s] = arena.take<Scalar>(stream.row);
+    }
+    pieces.gate_panels = arena.take<Scalar>(plan.gate_panel_elements);
     pieces.output = arena.take<Scalar>(panel_elements(shape.model_dim, shape.query_heads * shape.value_width()));
-    if (has_input_bias(plan)) pieces.input_bias = arena.take<Scalar>(plan.columns);
     if (plan.output_bias) pieces.output_bias = arena.take<Scalar>(shape.model_dim);
     pieces.stages = arena.take<Scalar>(plan.stage_parameters);
     return pieces;

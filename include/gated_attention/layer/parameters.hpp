@@ -21,9 +21,9 @@ struct TensorInfo {
 
 /// What a layer learns, owned: its tensors one after the other, each row-major [out, in] as PyTorch stores it.
 ///
-/// Names: q_proj.weight [Hq·D, E], k_proj.weight [Hkv·D, E], v_proj.weight [Hkv·Dv, E], o_proj.weight [E, Hq·Dv] and their
+/// Names: q_proj.weight [Hq·D, E], k_proj.weight [Hkv·D, E], v_proj.weight [Hkv·Dv, E] (E: of the context, in cross-attention), o_proj.weight [E, Hq·Dv] and their
 /// .bias where the layer has one; for a stage its position and kind: sdpa_gate.weight, sdpa_gate.bias, sdpa_gate.logits
-/// (a Constant gate), query_norm.weight, …; a second one of a kind at a position is sdpa_gate_2.weight.
+/// (a Constant gate), sdpa_gate.down (a LowRank one), query_norm.weight, sink.logits, …; a second one of a kind at a position is sdpa_gate_2.weight.
 ///
 /// A new object is zero, norm weights are neutral (1, or 0 for OffsetFromOne). A value: copying copies the numbers.
 template <class Scalar>

@@ -66,7 +66,8 @@ struct CheckedScalar {
 template <Shape shape>
 struct CheckedShape {
   static constexpr bool every_extent_is_positive = shape.model_dim > 0 && shape.query_heads > 0 &&
-                                                   shape.kv_heads > 0 && shape.head_dim > 0 && shape.value_dim >= 0;
+                                                   shape.kv_heads > 0 && shape.head_dim > 0 && shape.value_dim >= 0 &&
+                                                   shape.context_dim >= 0;
   static_assert(every_extent_is_positive,
                 "gated_attention: model_dim, query_heads, kv_heads and head_dim of a static shape are at least 1");
   static constexpr bool query_heads_is_a_multiple_of_kv_heads =
@@ -103,7 +104,7 @@ template <class... Stages>
 constexpr Index count_parameters(const StageList<Stages...>* list, const Shape& shape) {
   const Index query = shape.query_heads * shape.head_dim, key = shape.kv_heads * shape.head_dim;
   const Index value = shape.kv_heads * shape.value_width(), heads_out = shape.query_heads * shape.value_width();
-  Index count = (query + key + value + heads_out) * shape.model_dim;
+  Index count = (query + heads_out) * shape.model_dim + (key + value) * shape.key_source_dim();
   if (has_projection_bias<at::Query>(list)) count += query;
   if (has_projection_bias<at::Key>(list)) count += key;
   if (has_projection_bias<at::Value>(list)) count += value;
@@ -133,6 +134,7 @@ struct TensorList {
     list.push_back({name + "." + weight, extents.weight_rows, extents.weight_columns});
     if (one) at_one.push_back(list.back().name);
     if (extents.bias > 0) list.push_back({name + ".bias", 1, extents.bias});
+    if (extents.down_columns > 0) list.push_back({name + ".down", extents.weight_columns, extents.down_columns});
   }
 
  private:
@@ -148,8 +150,8 @@ inline void list_projections(TensorList& tensors, const Shape& shape, bool query
   const Index query = shape.query_heads * shape.head_dim, key = shape.kv_heads * shape.head_dim;
   const Index value = shape.kv_heads * shape.value_width(), heads_out = shape.query_heads * shape.value_width();
   tensors.list = {{"q_proj.weight", query, shape.model_dim},
-                  {"k_proj.weight", key, shape.model_dim},
-                  {"v_proj.weight", value, shape.model_dim},
+                  {"k_proj.weight", key, shape.key_source_dim()},
+                  {"v_proj.weight", value, shape.key_source_dim()},
                   {"o_proj.weight", shape.model_dim, heads_out}};
   if (query_bias) tensors.list.push_back({"q_proj.bias", 1, query});
   if (key_bias) tensors.list.push_back({"k_proj.bias", 1, key});
@@ -184,7 +186,7 @@ TensorList list_tensors(const StageList<Stages...>& list, const Shape& shape) {
     if constexpr (is_normalize<Stage>)
       one = std::is_same_v<typename Stage::norm::weight_convention, weight::Plain>;
     bool constant = false;
-    if constexpr (is_gate<Stage>) constant = !Stage::from_hidden;
+    if constexpr (is_gate<Stage>) constant = Stage::constant;
     tensors.add_stage(position, is_gate<Stage> ? "gate" : "norm", constant ? "logits" : "weight",
                       Stage::tensors(shape), one);
   });

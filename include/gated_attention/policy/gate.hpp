@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <concepts>
 #include <type_traits>
 
 #include "gated_attention/policy/activation.hpp"
@@ -23,11 +24,51 @@ struct Add {};       ///< y + s
 struct FromHidden {};  ///< logits x·Wᵀ from the layer's input x, the pre-normed hidden state
 struct Constant {};    ///< learned logits that do not read x
 
+/// Logits x[:channels]·Wᵀ from the first channels of x alone.
+template <Index channels>
+struct FirstChannels {
+  static_assert(channels > 0, "gated_attention: FirstChannels reads at least 1 channel");
+};
+
+/// Logits (x·Aᵀ)·Wᵀ through a low rank: A [rank, E] is the tensor .down, W [rows, rank].
+template <Index rank>
+struct LowRank {
+  static_assert(rank > 0, "gated_attention: LowRank has a rank of at least 1");
+};
+
+/// A source of your own: features φ(x) of a row of x, from which the gate learns its logits φ(x)·Wᵀ:
+///
+///     struct Squares {                                         // φ(x) = x ⊙ x
+///       static constexpr bool is_gate_source = true;
+///       static constexpr Index features(Index model_dim) { return model_dim; }
+///       template <class Scalar>
+///       static void read(const Scalar* x, Index model_dim, Scalar* features);
+///     };
+template <class T>
+concept GateSource = requires(Index n) {
+  T::is_gate_source;
+  { T::features(n) } -> std::convertible_to<Index>;
+};
+
 struct NoBias {};
 struct Bias {};      ///< a bias per logit
 struct HeadBias {};  ///< a bias per head on an elementwise gate
 
 namespace detail {
+
+template <class T>
+inline constexpr Index first_channels = 0;
+template <Index channels>
+inline constexpr Index first_channels<FirstChannels<channels>> = channels;
+
+template <class T>
+inline constexpr Index low_rank = 0;
+template <Index rank>
+inline constexpr Index low_rank<LowRank<rank>> = rank;
+
+template <class T>
+inline constexpr bool is_source =
+    OneOf<T, FromHidden, Constant> || (first_channels<T>) > 0 || (low_rank<T>) > 0 || GateSource<T>;
 
 enum class GateAxis { granularity, sharing, combine, source, bias, activation };
 
@@ -38,7 +79,7 @@ constexpr GateAxis gate_axis() {
   if (std::is_same_v<T, PerHead> || std::is_same_v<T, SharedHeads> || std::is_same_v<T, HeadMean>)
     return GateAxis::sharing;
   if (std::is_same_v<T, Multiply> || std::is_same_v<T, Add>) return GateAxis::combine;
-  if (std::is_same_v<T, FromHidden> || std::is_same_v<T, Constant>) return GateAxis::source;
+  if (is_source<T>) return GateAxis::source;
   if (std::is_same_v<T, NoBias> || std::is_same_v<T, Bias> || std::is_same_v<T, HeadBias>)
     return GateAxis::bias;
   return GateAxis::activation;
@@ -91,7 +132,7 @@ struct BasicGate {
   static constexpr bool elementwise = std::is_same_v<Granularity, Elementwise>;
   static constexpr bool shared = std::is_same_v<Sharing, SharedHeads>;
   static constexpr bool averaged = std::is_same_v<Sharing, HeadMean>;
-  static constexpr bool from_hidden = std::is_same_v<Source, FromHidden>;
+  static constexpr bool constant = std::is_same_v<Source, Constant>;
 
   static constexpr bool every_choice_names_an_axis = Activation<Activate>;
   static_assert(every_choice_names_an_axis,
@@ -102,7 +143,7 @@ struct BasicGate {
   static_assert(output_has_no_heads,
                 "gated_attention: there are no heads behind the output projection: write Gate<at::Output> with "
                 "Elementwise and PerHead, or gate the heads with Gate<at::Sdpa, ...>");
-  static constexpr bool a_constant_has_no_bias = from_hidden || std::is_same_v<BiasKind, NoBias>;
+  static constexpr bool a_constant_has_no_bias = !constant || std::is_same_v<BiasKind, NoBias>;
   static_assert(a_constant_has_no_bias,
                 "gated_attention: a Constant gate is its own bias: write NoBias, or FromHidden with Bias");
   static constexpr bool head_bias_has_heads =
@@ -118,11 +159,27 @@ struct BasicGate {
     return heads * (elementwise ? detail::width_at(position_number, shape) : 1);
   }
 
+  /// Channels of a row of the stream that the gate reads, and the numbers that its logits are made from.
+  static constexpr Index source_dim(const Shape& shape) {
+    return detail::source_dim(detail::PositionOf<P>::value, shape);
+  }
+  static constexpr Index depth(const Shape& shape) {
+    if constexpr (GateSource<Source>)
+      return Source::features(source_dim(shape));
+    else if constexpr (detail::first_channels<Source> > 0)
+      return detail::first_channels<Source>;
+    else if constexpr (detail::low_rank<Source> > 0)
+      return detail::low_rank<Source>;
+    else
+      return source_dim(shape);
+  }
+
   static constexpr detail::StageTensors tensors(const Shape& shape) {
     const Index bias_entries = std::is_same_v<BiasKind, Bias>       ? rows(shape)
                                : std::is_same_v<BiasKind, HeadBias> ? detail::heads_at(detail::PositionOf<P>::value, shape)
                                                                     : 0;
-    if constexpr (from_hidden) return {rows(shape), shape.model_dim, bias_entries};
+    if constexpr (!constant)
+      return {rows(shape), depth(shape), bias_entries, detail::low_rank<Source> > 0 ? source_dim(shape) : 0};
     const Index width = elementwise ? detail::width_at(detail::PositionOf<P>::value, shape) : 1;
     return {rows(shape) / width, width, bias_entries};
   }

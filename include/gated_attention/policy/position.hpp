@@ -80,13 +80,23 @@ constexpr Index width_at(Position position, const Shape& shape) {
   }
 }
 
-/// Extents of what a stage learns: weight [weight_rows, weight_columns] and bias [bias]; 0 where there is none.
+/// Whether what stands at a position belongs to the stream of keys and values: the context in cross-attention, else x.
+constexpr bool is_key_side(Position position) { return position == Position::key || position == Position::value; }
+
+/// Channels of the rows that a gate at a position reads.
+constexpr Index source_dim(Position position, const Shape& shape) {
+  return is_key_side(position) ? shape.key_source_dim() : shape.model_dim;
+}
+
+/// Extents of what a stage learns: weight [weight_rows, weight_columns], bias [bias] and, of a low-rank gate, down
+/// [weight_columns, down_columns]; 0 where there is none.
 struct StageTensors {
   Index weight_rows = 0;
   Index weight_columns = 0;
   Index bias = 0;
+  Index down_columns = 0;
 
-  constexpr Index count() const { return weight_rows * weight_columns + bias; }
+  constexpr Index count() const { return weight_rows * weight_columns + bias + weight_columns * down_columns; }
 };
 
 }  // namespace detail
