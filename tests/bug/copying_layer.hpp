@@ -24,7 +24,8 @@ inline constexpr Scalar infinity = std::numeric_limits<Scalar>::infinity();
 /// Whether both hold the same bits; NaN equals the same NaN.
 template <class Scalar>
 testing::AssertionResult same_bits(std::span<const Scalar> a, std::span<const Scalar> b) {
-  if (a.size() != b.size()) return testing::AssertionFailure() << a.size() << " and " << b.size() << " numbers";
+  if (a.size() != b.size())
+    return testing::AssertionFailure() << a.size() << " and " << b.size() << " numbers";
   for (std::size_t i = 0; i < a.size(); ++i)
     if (std::memcmp(&a[i], &b[i], sizeof(Scalar)) != 0)
       return testing::AssertionFailure() << "number " << i << ": " << a[i] << " and " << b[i];
@@ -52,7 +53,8 @@ class CopyingLayer {
   explicit CopyingLayer(const AttendShape& heads, const Stages&... stages)
       : heads_(heads), layer_(shape_of(heads, stages...), stages...), parameters_(layer_) {
     Index column = 0;
-    for (const char* name : {"q_proj.weight", "k_proj.weight", "v_proj.weight"}) column = copy(name, column);
+    for (const char* name : {"q_proj.weight", "k_proj.weight", "v_proj.weight"})
+      column = copy(name, column);
     for (const TensorInfo& tensor : layer_.tensors())
       if (tensor.name.find("_gate") != std::string::npos && tensor.name.ends_with(".weight"))
         column = copy(tensor.name, column);
@@ -75,13 +77,15 @@ class CopyingLayer {
   }
 
   /// y's first channels, [T, Hq·Dv]; log_sum_exp, if given, becomes [T, Hq].
-  std::vector<Scalar> forward(const std::vector<std::vector<Scalar>>& given, const Extras& extras = {},
+  std::vector<Scalar> forward(const std::vector<std::vector<Scalar>>& given,
+                              const Extras& extras = {},
                               std::vector<Scalar>* log_sum_exp = nullptr) const {
     const std::vector<Scalar> x = rows(given);
     const Index tokens = static_cast<Index>(given.size());
-    Workspace workspace(layer_, {.tokens = tokens,
-                                 .sequences = std::max<Index>(1, static_cast<Index>(extras.lengths.size())),
-                                 .threads = 1});
+    Workspace workspace(layer_,
+                        {.tokens = tokens,
+                         .sequences = std::max<Index>(1, static_cast<Index>(extras.lengths.size())),
+                         .threads = 1});
     const auto weights = pack(layer_, parameters_);
     std::vector<Scalar> y(x.size());
     Results<Scalar> results;
@@ -89,7 +93,9 @@ class CopyingLayer {
       log_sum_exp->resize(static_cast<std::size_t>(tokens * heads_.query_heads));
       results.log_sum_exp = {log_sum_exp->data(), tokens, heads_.query_heads};
     }
-    layer_.forward({.x = {x.data(), tokens, model_dim()}, .lengths = extras.lengths, .positions = extras.positions},
+    layer_.forward({.x = {x.data(), tokens, model_dim()},
+                    .lengths = extras.lengths,
+                    .positions = extras.positions},
                    weights, workspace, {y.data(), tokens, model_dim()}, results);
     std::vector<Scalar> cut;
     for (Index t = 0; t < tokens; ++t)
@@ -160,12 +166,14 @@ struct Rows {
 };
 
 template <class Scalar, class... Stages>
-std::vector<Scalar> run_attend(const Attend<Scalar, Stages...>& attend, const AttendBatch<Scalar>& batch,
+std::vector<Scalar> run_attend(const Attend<Scalar, Stages...>& attend,
+                               const AttendBatch<Scalar>& batch,
                                std::vector<Scalar>* log_sum_exp = nullptr, Index threads = 1) {
-  AttendWorkspace workspace(attend, {.tokens = batch.q.tokens(),
-                                     .keys = batch.k.tokens(),
-                                     .sequences = std::max<Index>(1, static_cast<Index>(batch.lengths.size())),
-                                     .threads = threads});
+  AttendWorkspace workspace(
+      attend, {.tokens = batch.q.tokens(),
+               .keys = batch.k.tokens(),
+               .sequences = std::max<Index>(1, static_cast<Index>(batch.lengths.size())),
+               .threads = threads});
   const Index heads = attend.shape().query_heads, width = batch.v.width();
   std::vector<Scalar> out(static_cast<std::size_t>(batch.q.tokens() * heads * width), nan<Scalar>);
   AttendResults<Scalar> results;
@@ -179,7 +187,8 @@ std::vector<Scalar> run_attend(const Attend<Scalar, Stages...>& attend, const At
 
 /// Attend of one head and dim 1 over `keys` values with all logits 0.
 template <class Scalar, class Mask>
-std::vector<Scalar> attend_with_equal_logits(const Mask& mask, Index tokens, const std::vector<Scalar>& values,
+std::vector<Scalar> attend_with_equal_logits(const Mask& mask, Index tokens,
+                                             const std::vector<Scalar>& values,
                                              std::optional<Index> offset = std::nullopt) {
   const Attend<Scalar, Mask> attend({.query_heads = 1, .kv_heads = 1, .head_dim = 1}, mask);
   const Index keys = static_cast<Index>(values.size());
@@ -191,7 +200,8 @@ std::vector<Scalar> attend_with_equal_logits(const Mask& mask, Index tokens, con
 }
 
 template <class Scalar>
-void expect_near(const std::vector<Scalar>& got, const std::vector<double>& wanted, double tolerance) {
+void expect_near(const std::vector<Scalar>& got, const std::vector<double>& wanted,
+                 double tolerance) {
   ASSERT_EQ(got.size(), wanted.size());
   for (std::size_t i = 0; i < got.size(); ++i)
     EXPECT_NEAR(static_cast<double>(got[i]), wanted[i], tolerance) << "number " << i;

@@ -2,11 +2,7 @@
 // expect: Attend has no parameters: its gates are FromHidden with NoBias and no HeadMean (add
 #include "gated_attention/gated_attention.hpp"
 
-namespace {
-
 using namespace gated_attention;
 
 const Attend<float, Normalize<at::Sdpa>> attend(
     AttendShape{.query_heads = 4, .kv_heads = 2, .head_dim = 16}, Normalize<at::Sdpa>{.eps = 1e-6});
-
-}  // namespace

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: MIT
-// expect: attention is computed in float or double: Attend<float, ...>
+// expect: attention computes in float or double: GatedAttention<float, ...>, Attend<double, ...>
 #include "gated_attention/gated_attention.hpp"
-
-namespace {
 
 using namespace gated_attention;
 
 const Attend<int, Causal> attend(AttendShape{.query_heads = 4, .kv_heads = 2, .head_dim = 16});
-
-}  // namespace

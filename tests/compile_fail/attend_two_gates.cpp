@@ -2,11 +2,7 @@
 // expect: Attend takes the logits of one gate: combine two gates' scores outside
 #include "gated_attention/gated_attention.hpp"
 
-namespace {
-
 using namespace gated_attention;
 
 const Attend<float, Gate<at::Sdpa>, Gate<at::Sdpa, Headwise>> attend(AttendShape{
     .query_heads = 4, .kv_heads = 2, .head_dim = 16});
-
-}  // namespace

@@ -2,12 +2,8 @@
 // expect: this number counts something: give an integer
 #include "gated_attention/gated_attention.hpp"
 
-namespace {
-
 using namespace gated_attention;
 
 const auto layer =
     compose<float>({.model_dim = 64, .query_heads = 4, .kv_heads = 2, .head_dim = 16},
                    SlidingWindow{.window = 512.0});
-
-}  // namespace

@@ -2,11 +2,7 @@
 // expect: a gate names its position first: Gate<at::Sdpa, ...>
 #include "gated_attention/gated_attention.hpp"
 
-namespace {
-
 using namespace gated_attention;
 
 const auto layer = compose<float>(
     {.model_dim = 64, .query_heads = 4, .kv_heads = 2, .head_dim = 16}, Gate<at::Scores>{});
-
-}  // namespace

@@ -2,12 +2,8 @@
 // expect: this gate names one axis twice (granularity, sharing, combine, activation, source
 #include "gated_attention/gated_attention.hpp"
 
-namespace {
-
 using namespace gated_attention;
 
 const auto layer =
     compose<float>({.model_dim = 64, .query_heads = 4, .kv_heads = 2, .head_dim = 16},
                    Gate<at::Sdpa, Multiply, Add>{});
-
-}  // namespace

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: MIT
-// expect: a layer computes in float or double: GatedAttention<float, ...>
+// expect: attention computes in float or double: GatedAttention<float, ...>, Attend<double, ...>
 #include "gated_attention/gated_attention.hpp"
-
-namespace {
 
 using namespace gated_attention;
 
 const GatedAttention<const float, Causal> layer(Shape{
     .model_dim = 64, .query_heads = 4, .kv_heads = 2, .head_dim = 16});
-
-}  // namespace

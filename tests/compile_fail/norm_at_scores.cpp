@@ -2,12 +2,8 @@
 // expect: a norm names its position first: Normalize<at::Query, RmsNorm<...>>
 #include "gated_attention/gated_attention.hpp"
 
-namespace {
-
 using namespace gated_attention;
 
 const auto layer =
     compose<float>({.model_dim = 64, .query_heads = 4, .kv_heads = 2, .head_dim = 16},
                    Normalize<at::Scores>{.eps = 1e-6});
-
-}  // namespace

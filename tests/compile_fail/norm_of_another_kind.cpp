@@ -2,12 +2,8 @@
 // expect: a norm is RmsNorm with its choices: Normalize<at::Sdpa, RmsNorm<weight::Plain>>
 #include "gated_attention/gated_attention.hpp"
 
-namespace {
-
 using namespace gated_attention;
 
 const auto layer =
     compose<float>({.model_dim = 64, .query_heads = 4, .kv_heads = 2, .head_dim = 16},
                    Normalize<at::Sdpa, weight::OffsetFromOne>{.eps = 1e-6});
-
-}  // namespace

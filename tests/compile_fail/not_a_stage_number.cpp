@@ -2,11 +2,7 @@
 // expect: an argument is not a stage: stages are Gate, Normalize, QkNorm, Activate, Scale,
 #include "gated_attention/gated_attention.hpp"
 
-namespace {
-
 using namespace gated_attention;
 
 const auto layer = compose<float>(
     {.model_dim = 64, .query_heads = 4, .kv_heads = 2, .head_dim = 16}, Causal{}, 512);
-
-}  // namespace

@@ -3,8 +3,6 @@
 // The correct neighbours of the misuses beside this file.
 #include "gated_attention/gated_attention.hpp"
 
-namespace {
-
 using namespace gated_attention;
 
 const auto layer = compose<float>(
@@ -18,5 +16,3 @@ constexpr Shape shape{.model_dim = 64, .query_heads = 4, .kv_heads = 2, .head_di
 const auto fixed = compose<float>(Static<shape>{}, Causal{}, Gate<at::Output, Bias>{});
 const Attend<float, Gate<at::Sdpa>> attend(AttendShape{
     .query_heads = 4, .kv_heads = 2, .head_dim = 16});
-
-}  // namespace

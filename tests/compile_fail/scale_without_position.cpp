@@ -2,8 +2,6 @@
 // expect: a scale names its position: Scale<at::Query>{.factor = 2.0}
 #include "gated_attention/gated_attention.hpp"
 
-namespace {
-
 using namespace gated_attention;
 
 struct Query {};
@@ -11,5 +9,3 @@ struct Query {};
 const auto layer =
     compose<float>({.model_dim = 64, .query_heads = 4, .kv_heads = 2, .head_dim = 16},
                    Scale<Query>{.factor = 2.0});
-
-}  // namespace

@@ -2,11 +2,7 @@
 // expect: an argument is not a stage
 #include "gated_attention/gated_attention.hpp"
 
-namespace {
-
 using namespace gated_attention;
 
 constexpr Shape shape{.model_dim = 64, .query_heads = 4, .kv_heads = 2, .head_dim = 16};
 const auto layer = compose<float>(shape, Causal{}, Static<shape>{});
-
-}  // namespace

@@ -2,11 +2,7 @@
 // expect: a layer has one mask
 #include "gated_attention/gated_attention.hpp"
 
-namespace {
-
 using namespace gated_attention;
 
 constexpr Shape shape{.model_dim = 64, .query_heads = 4, .kv_heads = 2, .head_dim = 16};
 const auto layer = compose<float>(Static<shape>{}, Causal{}, Bidirectional{});
-
-}  // namespace

@@ -2,12 +2,8 @@
 // expect: a layer has one Rope, which turns queries and keys alike: keep one
 #include "gated_attention/gated_attention.hpp"
 
-namespace {
-
 using namespace gated_attention;
 
 const auto layer =
     compose<float>({.model_dim = 64, .query_heads = 4, .kv_heads = 2, .head_dim = 16},
                    Rope<>{.theta = 1e4}, Rope<pairing::Interleaved>{.theta = 1e4});
-
-}  // namespace

@@ -4,15 +4,11 @@
 
 #include "gated_attention/core/view.hpp"
 
-namespace {
-
 using namespace gated_attention;
 
-float first(MatrixView<const float> view) {
+float top_left(MatrixView<const float> view) {
   return view(0, 0);
 }
 float use(const Eigen::MatrixXf& matrix) {
-  return first(matrix);
+  return top_left(matrix);
 }
-
-}  // namespace

@@ -4,16 +4,12 @@
 
 #include "gated_attention/core/view.hpp"
 
-namespace {
-
 using namespace gated_attention;
 
-float first(MatrixView<const float> view) {
+float top_left(MatrixView<const float> view) {
   return view(0, 0);
 }
 float use(const Eigen::Map<const Eigen::Matrix<float, 2, 2, Eigen::RowMajor>, 0,
                            Eigen::Stride<4, 2>>& matrix) {
-  return first(matrix);
+  return top_left(matrix);
 }
-
-}  // namespace

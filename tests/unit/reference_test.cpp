@@ -124,6 +124,9 @@ TEST(Reference, AWindowCountsTheCurrentToken) {
   expect_near(run_unit(layer_of(unit_shape, SlidingWindow{.window = 3}), tensors, x),
               {0, 0.5, 1, 2, 3}, 1e-15);
   expect_near(run_unit(layer_of(unit_shape, Bidirectional{}), tensors, x), {2, 2, 2, 2, 2}, 1e-15);
+  expect_near(
+      run_unit(layer_of(unit_shape, BidirectionalWindow{.left = 1, .right = 2}), tensors, x),
+      {1, 1.5, 2.5, 3, 3.5}, 1e-15);
   expect_near(run_unit(layer_of(unit_shape), tensors, x), {0, 0.5, 1, 1.5, 2}, 1e-15);
 }
 

@@ -192,8 +192,8 @@ inline void check_stream(const char* function, const char* lengths_name, const c
     if (length < 0)
       detail::raise<ShapeError>(function, ": one of the ", lengths_name, " is ", length, ", the least is 0");
     if (length > tokens - sum)
-      detail::raise<ShapeError>(function, ": the ", lengths_name, " sum to at least ", sum + length, ", ", name, " has ",
-                                tokens, " rows");
+      detail::raise<ShapeError>(function, ": one of the ", lengths_name, " is ", length, " behind a sum of ", sum, ", ",
+                                name, " has ", tokens, " rows");
     sum += length;
   }
   if (!lengths.empty() && sum != tokens)

@@ -73,12 +73,13 @@ struct CheckedNorm {
 template <class P, class Norm = RmsNorm<>>
 struct Normalize {
   static constexpr bool the_position_comes_first = detail::RowPosition<P>;
-  static_assert(the_position_comes_first,
-                "gated_attention: a norm names its position first: Normalize<at::Query, RmsNorm<...>>, at::Key, "
-                "at::Value, at::Sdpa or at::Output");
 
   using position = std::conditional_t<the_position_comes_first, P, at::Sdpa>;
   using norm = detail::NormOf<Norm>;
+
+  static_assert(the_position_comes_first,
+                "gated_attention: a norm names its position first: Normalize<at::Query, RmsNorm<...>>, at::Key, "
+                "at::Value, at::Sdpa or at::Output");
   static_assert(sizeof(detail::CheckedNorm<std::conditional_t<the_position_comes_first, Norm, RmsNorm<>>>) > 0);
 
   Required<double> eps;  ///< added to the mean square

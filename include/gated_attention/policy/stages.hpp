@@ -13,15 +13,16 @@ namespace gated_attention {
 template <class P, class A>
 struct Activate {
   static constexpr bool the_position_comes_first = detail::RowPosition<P>;
-  static_assert(the_position_comes_first,
-                "gated_attention: an activation names its position first: Activate<at::Sdpa, Silu>");
   static constexpr bool the_choice_is_an_activation = !the_position_comes_first || Activation<A>;
-  static_assert(the_choice_is_an_activation,
-                "gated_attention: Activate takes an activation: Sigmoid, Silu, ..., or a type with value and "
-                "derivative on packets");
 
   using position = std::conditional_t<the_position_comes_first, P, at::Sdpa>;
   using activation = std::conditional_t<Activation<A>, A, Identity>;
+
+  static_assert(the_position_comes_first,
+                "gated_attention: an activation names its position first: Activate<at::Sdpa, Silu>");
+  static_assert(the_choice_is_an_activation,
+                "gated_attention: Activate takes an activation: Sigmoid, Silu, ..., or a type with value and "
+                "derivative on packets");
 
   static constexpr detail::StageTensors tensors(const Shape&) { return {}; }
 };
@@ -30,12 +31,13 @@ struct Activate {
 template <class P>
 struct Scale {
   static constexpr bool the_position_comes_first = detail::RowPosition<P>;
-  static_assert(the_position_comes_first,
-                "gated_attention: a scale names its position: Scale<at::Query>{.factor = 2.0}");
 
   using position = std::conditional_t<the_position_comes_first, P, at::Sdpa>;
 
   Required<double> factor;
+
+  static_assert(the_position_comes_first,
+                "gated_attention: a scale names its position: Scale<at::Query>{.factor = 2.0}");
 
   static constexpr detail::StageTensors tensors(const Shape&) { return {}; }
 };

@@ -48,6 +48,10 @@ struct Describe {
   template <class P, class Granularity, class Sharing, class Combine, class A, class Source,
             class B>
   void operator()(const BasicGate<P, Granularity, Sharing, Combine, A, Source, B>&) const {
+    constexpr bool the_source_is_known =
+        std::is_same_v<Source, FromHidden> || std::is_same_v<Source, Constant>;
+    static_assert(the_source_is_known,
+                  "gated_attention: the reference knows gates FromHidden and Constant ones");
     Stage stage;
     stage.kind = Stage::Kind::gate;
     stage.activation = &activation<A>;
@@ -117,6 +121,9 @@ struct Describe {
     layer.visible = {.past = mask.window - 1, .future = 0};
   }
   void operator()(const Bidirectional&) const { layer.visible = {}; }
+  void operator()(const BidirectionalWindow& mask) const {
+    layer.visible = {.past = mask.left, .future = mask.right};
+  }
 
  private:
   /// kind: "gate" or "norm" where the stage learns something; the second of a kind at a position is
