@@ -52,7 +52,10 @@ Composed<Scalar> forget_type(const Layer& layer, const Recording& recording) {
                                                                 const Results<Scalar>& results) {
     const auto weights = pack(*shared, parameters);
     const Index sequences = std::max<Index>(1, static_cast<Index>(batch.lengths.size()));
-    Workspace workspace(*shared, {.tokens = batch.x.rows(), .sequences = sequences, .threads = 1});
+    Workspace workspace(*shared, {.tokens = batch.x.rows(),
+                                  .sequences = sequences,
+                                  .threads = 1,
+                                  .context_tokens = batch.context.rows()});
     shared->forward(batch, weights, workspace, y, results);
   };
   return composed;
@@ -107,13 +110,36 @@ inline int last_gate(const reference::Description& layer) {
   return last;
 }
 
+/// What a recording gives a call to read.
+template <class Scalar>
+struct RecordedBatch {
+  std::vector<Scalar> x, context;
+  std::vector<Index> lengths, prefixes;
+  Batch<Scalar> batch;
+
+  RecordedBatch(const Recording& recording, const Shape& shape)
+      : x(read_values<Scalar>(recording.tensor("hidden_states"),
+                              {recording.tokens(), shape.model_dim})),
+        lengths(recording.lengths()),
+        prefixes(recording.prefixes()) {
+    batch.x = MatrixView<const Scalar>(x.data(), recording.tokens(), shape.model_dim);
+    batch.lengths = lengths;
+    batch.prefixes = prefixes;
+    if (!recording.has_context()) return;
+    const Index rows = recording.context_tokens(), columns = recording.context_dim();
+    context = read_values<Scalar>(recording.tensor("context_states"), {rows, columns});
+    batch.context = MatrixView<const Scalar>(context.data(), rows, columns);
+  }
+  RecordedBatch(const RecordedBatch&) = delete;
+  RecordedBatch& operator=(const RecordedBatch&) = delete;
+};
+
 template <class Scalar>
 Answer answer(const Composed<Scalar>& layer, const Recording& recording) {
   const Shape& shape = layer.description.shape;
   const Index tokens = recording.tokens();
-  std::vector<Scalar> x =
-      read_values<Scalar>(recording.tensor("hidden_states"), {tokens, shape.model_dim});
-  std::vector<Scalar> y(x.size(), std::numeric_limits<Scalar>::quiet_NaN());
+  const RecordedBatch<Scalar> recorded(recording, shape);
+  std::vector<Scalar> y(recorded.x.size(), std::numeric_limits<Scalar>::quiet_NaN());
   std::vector<Scalar> attention, scores;
   Results<Scalar> results;
   const auto take = [](std::vector<Scalar>& out, Index t, Index heads, Index width) {
@@ -129,23 +155,16 @@ Answer answer(const Composed<Scalar>& layer, const Recording& recording) {
     if (position >= 0)
       *views[position] = take(scores, tokens, expected->shape[1], width_of_scores(*expected));
   }
-  const std::vector<Index> lengths = recording.lengths();
-  layer.forward(
-      {.x = MatrixView<const Scalar>(x.data(), tokens, shape.model_dim), .lengths = lengths},
-      MatrixView<Scalar>(y.data(), tokens, shape.model_dim), results);
+  layer.forward(recorded.batch, MatrixView<Scalar>(y.data(), tokens, shape.model_dim), results);
   return {
       {y.begin(), y.end()}, {attention.begin(), attention.end()}, {scores.begin(), scores.end()}};
 }
 
 inline Answer answer_of_reference(const Composed<double>& layer, const Recording& recording) {
-  const Shape& shape = layer.description.shape;
-  const Index tokens = recording.tokens();
-  const std::vector<double> x =
-      read_values<double>(recording.tensor("hidden_states"), {tokens, shape.model_dim});
-  const std::vector<Index> lengths = recording.lengths();
-  const reference::Result result = reference::forward(
-      layer.description, reference::tensors_of(layer.parameters),
-      reference::tensor_of(MatrixView<const double>(x.data(), tokens, shape.model_dim)), lengths);
+  const RecordedBatch<double> recorded(recording, layer.description.shape);
+  const reference::Result result =
+      reference::forward(layer.description, reference::tensors_of(layer.parameters),
+                         reference::inputs_of(recorded.batch));
   const int position = last_gate(layer.description);
   return {result.y.values, result.attention.values,
           position < 0 ? std::vector<double>() : result.gate_scores[position].values};

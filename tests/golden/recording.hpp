@@ -33,6 +33,8 @@ struct Numbers {
   Index rotated_pairs = -1;
   Yarn yarn = {.factor = -1, .original_max_position = -1};
   Index window = -1;
+  double softcap = std::numeric_limits<double>::quiet_NaN();
+  double scale = std::numeric_limits<double>::quiet_NaN();
   double query_factor = std::numeric_limits<double>::quiet_NaN();
 };
 
@@ -89,6 +91,20 @@ class Recording {
     return config_.value("sequence_lengths", std::vector<Index>());
   }
 
+  /// Rows that keys and values come from, where those are not the layer's input.
+  bool has_context() const { return config_.at("tokens") != config_.at("context_tokens"); }
+  Index context_tokens() const { return config_.at("context_tokens").get<Index>(); }
+  Index context_dim() const {
+    return has_context() ? config_.value("context_dim", config_.at("model_dim").get<Index>()) : 0;
+  }
+
+  /// Of a prefix mask, one per sequence; else empty.
+  std::vector<Index> prefixes() const {
+    const nlohmann::json& mask = config_.at("mask");
+    if (!mask.contains("prefix")) return {};
+    return {mask.at("prefix").get<Index>()};
+  }
+
   /// The layer's own tensor of that name, or the one it shares with the file's other layers.
   TensorView tensor(const std::string& name) const {
     return file_.tensor(file_.contains(prefix_ + name) ? prefix_ + name : name);
@@ -109,7 +125,8 @@ class Recording {
     for (const std::string_view name : file_.names()) {
       if (!name.starts_with(prefix_)) continue;
       const std::string own(name.substr(prefix_.size()));
-      if (!own.starts_with("expected.") && own != "grad_output" && own != "hidden_states")
+      if (!own.starts_with("expected.") && own != "grad_output" && own != "hidden_states" &&
+          own != "context_states")
         names.insert(own);
     }
     return names;
@@ -121,8 +138,11 @@ class Recording {
                      .query_heads = config_.at("query_heads").get<Index>(),
                      .kv_heads = config_.at("kv_heads").get<Index>(),
                      .head_dim = config_.at("head_dim").get<Index>(),
-                     .value_dim = config_.at("value_dim").get<Index>()};
+                     .value_dim = config_.at("value_dim").get<Index>(),
+                     .context_dim = context_dim()};
     numbers.window = config_.at("mask").value("window", Index{-1});
+    numbers.scale = config_.at("scale").get<double>();
+    if (!config_.at("softcap").is_null()) numbers.softcap = config_.at("softcap").get<double>();
     for (const nlohmann::json& stage : config_.at("stages")) {
       if (stage.at("stage") == "Normalize") numbers.eps = stage.at("eps").get<double>();
       if (stage.at("stage") == "Scale") numbers.query_factor = stage.at("factor").get<double>();
@@ -260,8 +280,14 @@ inline std::string stage_text(const reference::Stage& stage) {
 
 inline std::string extents_text(const Shape& shape) {
   return line("model", text(shape.model_dim), "heads", text(shape.query_heads), "on",
-              text(shape.kv_heads), "of", text(shape.head_dim), "values",
-              text(shape.value_width()));
+              text(shape.kv_heads), "of", text(shape.head_dim), "values", text(shape.value_width()),
+              shape.is_cross() ? "context" : "no context", text(shape.context_dim));
+}
+
+/// A scale of a layer's own is one that the query is multiplied by in the end.
+inline void add_own_scale(Lines& lines, const Shape& shape, double scale) {
+  const double factor = scale * std::sqrt(static_cast<double>(shape.head_dim));
+  if (std::abs(factor - 1) > 1e-15) lines.push_back(line("Query: Scale", text(factor)));
 }
 
 inline Lines lines_of(const Recording& recording) {
@@ -278,25 +304,30 @@ inline Lines lines_of(const Recording& recording) {
   const std::string kind = mask.at("kind").get<std::string>();
   lines.push_back(mask.contains("window") ? line(kind, text(mask.at("window").get<Index>()))
                                           : kind);
-  for (const char* unknown : {"softcap", "sink"})
-    if (!config.at(unknown).is_null())
-      lines.push_back(line("not known:", unknown, config.at(unknown).dump()));
-  if (config.at("tokens") != config.at("context_tokens"))
-    lines.push_back("not known: keys and values from another stream");
+  if (!config.at("softcap").is_null())
+    lines.push_back(line("Scores: softcap", text(config.at("softcap").get<double>())));
+  if (!config.at("sink").is_null()) lines.push_back("Scores: sink");
 
-  // A scale of its own is one that the query is multiplied by in the end.
-  const double scale = config.at("scale").get<double>();
-  const double factor = scale * std::sqrt(static_cast<double>(shape.head_dim));
   for (const std::string position : position_names) {
     for (const nlohmann::json& stage : config.at("stages")) {
       const std::string at = stage.at("at").get<std::string>();
       if (at == position || (at == "QueryKey" && (position == "Query" || position == "Key")))
         lines.push_back(line(position + ":", stage_text(stage, is_biased("query"))));
     }
-    if (position == "Query" && std::abs(factor - 1) > 1e-15)
-      lines.push_back(line("Query: Scale", text(factor)));
+    if (position == "Query") add_own_scale(lines, shape, config.at("scale").get<double>());
   }
   return lines;
+}
+
+inline std::string mask_text(const reference::Visible& visible) {
+  const reference::Visible all;
+  if (visible.top_left) return "causal from the top left";
+  const bool sees_past = visible.past == all.past;
+  if (visible.future == all.future)
+    return sees_past ? "bidirectional" : line("future and", text(visible.past + 1));
+  if (visible.future > 0) return line("up to", text(visible.future), "keys behind it");
+  if (!sees_past) return line("sliding_window", text(visible.past + 1));
+  return visible.prefixed ? "prefix_causal" : "causal";
 }
 
 inline Lines lines_of(const reference::Description& layer) {
@@ -305,19 +336,19 @@ inline Lines lines_of(const reference::Description& layer) {
   if (layer.key_bias) lines.push_back("bias of key");
   if (layer.value_bias) lines.push_back("bias of value");
   if (layer.output_bias) lines.push_back("bias of output");
-  const reference::Visible all;
-  const bool sees_future = layer.visible.future == all.future;
-  if (sees_future && layer.visible.past == all.past)
-    lines.push_back("bidirectional");
-  else if (layer.visible.future == 0 && layer.visible.past == all.past)
-    lines.push_back("causal");
-  else
-    lines.push_back(
-        line(sees_future ? "future and" : "sliding_window", text(layer.visible.past + 1)));
-  for (int position = 0; position < 5; ++position)
+  lines.push_back(mask_text(layer.visible));
+  for (const reference::ScoreStage& stage : layer.score_stages)
+    lines.push_back(stage.kind == reference::ScoreStage::Kind::softcap
+                        ? line("Scores: softcap", text(stage.cap))
+                        : "Scores: a stage that no recording has");
+  if (layer.sink) lines.push_back("Scores: sink");
+  for (int position = 0; position < 5; ++position) {
     for (const reference::Stage& stage : layer.stages)
       if (stage.position == static_cast<Position>(position))
         lines.push_back(line(std::string(position_names[position]) + ":", stage_text(stage)));
+    if (position == static_cast<int>(Position::query))
+      add_own_scale(lines, layer.shape, layer.scale);
+  }
   return lines;
 }
 
@@ -342,6 +373,7 @@ class Loader {
     read(projection, "output", "o_proj.weight");
     read(projection, "output_bias", "o_proj.bias");
     for (const nlohmann::json& stage : recording_.config().at("stages")) read_stage(stage);
+    read(recording_.config(), "sink", "sink.logits");
   }
 
   /// The parameters that were given their numbers, and the recording's tensors that were read.

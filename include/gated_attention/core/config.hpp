@@ -26,3 +26,10 @@
 #define GATED_ATTENTION_INLINE inline
 #define GATED_ATTENTION_NO_INLINE
 #endif
+
+/// A function that is called when something is wrong: kept out of its callers.
+#if defined(__GNUC__) || defined(__clang__)
+#define GATED_ATTENTION_COLD __attribute__((noinline, cold))
+#else
+#define GATED_ATTENTION_COLD
+#endif

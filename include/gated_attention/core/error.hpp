@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -43,32 +44,62 @@ inline std::atomic<FailureHandler>& failure_handler() {
   return handler;
 }
 
-inline void append(std::string& text, std::string_view part) { text += part; }
+/// One part of a message: a text, or a number in decimal.
+class MessagePart {
+ public:
+  MessagePart(const char* text) : text_(text) {}              // NOLINT: a part is written as what it says
+  MessagePart(std::string_view text) : text_(text) {}         // NOLINT
+  MessagePart(const std::string& text) : text_(text) {}       // NOLINT
+  template <class Number>
+    requires std::is_arithmetic_v<Number>
+  MessagePart(Number number)  // NOLINT
+      : kind_(std::is_floating_point_v<Number> ? Kind::real : Kind::integer),
+        integer_(std::is_floating_point_v<Number> ? 0 : static_cast<long long>(number)),
+        real_(static_cast<double>(number)) {}
 
-template <class Number>
-  requires std::is_arithmetic_v<Number>
-void append(std::string& text, Number number) {
-  text += std::to_string(number);
-}
+  void append_to(std::string& message) const {
+    if (kind_ == Kind::text)
+      message += text_;
+    else
+      message += kind_ == Kind::integer ? std::to_string(integer_) : std::to_string(real_);
+  }
 
-/// The parts one after the other, numbers in decimal.
-template <class... Parts>
-std::string message(const Parts&... parts) {
+ private:
+  enum class Kind { text, integer, real };
+
+  Kind kind_ = Kind::text;
+  std::string_view text_;
+  long long integer_ = 0;
+  double real_ = 0;
+};
+
+/// The parts one after the other. Out of line, so that the many places that raise an error cost little to compile.
+GATED_ATTENTION_COLD inline std::string join_parts(std::initializer_list<MessagePart> parts) {
   std::string text;
-  (append(text, parts), ...);
+  for (const MessagePart& part : parts) part.append_to(text);
   return text;
 }
 
-/// Throws Exception with the parts as its message; without exceptions tells the handler and aborts.
-template <class Exception, class... Parts>
-[[noreturn]] void raise(const Parts&... parts) {
-  const std::string text = message(parts...);
+template <class... Parts>
+std::string message(const Parts&... parts) {
+  return join_parts({MessagePart(parts)...});
+}
+
+template <class Exception>
+[[noreturn]] GATED_ATTENTION_COLD inline void raise_parts(std::initializer_list<MessagePart> parts) {
+  const std::string text = join_parts(parts);
 #if defined(__cpp_exceptions)
   throw Exception(text);
 #else
   failure_handler().load()(text.c_str());
   std::abort();
 #endif
+}
+
+/// Throws Exception with the parts as its message; without exceptions tells the handler and aborts.
+template <class Exception, class... Parts>
+[[noreturn]] void raise(const Parts&... parts) {
+  raise_parts<Exception>({MessagePart(parts)...});
 }
 
 }  // namespace detail

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 
 #include "gated_attention/kernel/call.hpp"
 
@@ -45,8 +46,10 @@ void record_first_token(const Call<Scalar>& call) {
           const double sink = static_cast<double>(call.sinks()[h]), high = std::max(lse, sink);
           lse = high + std::log(std::exp(lse - high) + std::exp(sink - high));
         }
+        // A score of −∞ gives 0 also where lse is −∞: stages masked every key of the row.
+        const bool counts = seen && scores[0] >= std::numeric_limits<Scalar>::lowest();
         call.results.first_token_attention(token, h) =
-            seen ? static_cast<Scalar>(std::exp(static_cast<double>(scores[0]) - lse)) : Scalar(0);
+            counts ? static_cast<Scalar>(std::exp(static_cast<double>(scores[0]) - lse)) : Scalar(0);
       }
     }
   }

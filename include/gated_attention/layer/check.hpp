@@ -77,6 +77,9 @@ void check_stage(const char* function, const StagePlan<Scalar>& stage, const Sha
                               ", it must be finite and at least 0");
   if (stage.kind == Kind::scale && !std::isfinite(stage.number))
     detail::raise<ShapeError>(function, ": the factor at ", place, " is ", stage.number, ", it must be finite");
+  if (stage.origin == GateOrigin::channels && stage.depth > detail::source_dim(stage.position, shape))
+    detail::raise<ShapeError>(function, ": a gate at ", place, " reads the first ", stage.depth,
+                              " channels of rows of ", detail::source_dim(stage.position, shape));
   if (stage.kind != Kind::rotate) return;
   if (stage.first_dim < 0 || stage.rotary_dim < 2 || stage.rotary_dim % 2 != 0)
     detail::raise<ShapeError>(function, ": Rope's rotary_dim is ", stage.rotary_dim, " from first_dim ",

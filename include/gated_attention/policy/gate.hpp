@@ -26,15 +26,11 @@ struct Constant {};    ///< learned logits that do not read x
 
 /// Logits x[:channels]·Wᵀ from the first channels of x alone.
 template <Index channels>
-struct FirstChannels {
-  static_assert(channels > 0, "gated_attention: FirstChannels reads at least 1 channel");
-};
+struct FirstChannels {};
 
 /// Logits (x·Aᵀ)·Wᵀ through a low rank: A [rank, E] is the tensor .down, W [rows, rank].
 template <Index rank>
-struct LowRank {
-  static_assert(rank > 0, "gated_attention: LowRank has a rank of at least 1");
-};
+struct LowRank {};
 
 /// A source of your own: features φ(x) of a row of x, from which the gate learns its logits φ(x)·Wᵀ:
 ///
@@ -67,8 +63,21 @@ template <Index rank>
 inline constexpr Index low_rank<LowRank<rank>> = rank;
 
 template <class T>
-inline constexpr bool is_source =
-    OneOf<T, FromHidden, Constant> || (first_channels<T>) > 0 || (low_rank<T>) > 0 || GateSource<T>;
+inline constexpr bool is_source = OneOf<T, FromHidden, Constant> || GateSource<T>;
+template <Index channels>
+inline constexpr bool is_source<FirstChannels<channels>> = true;
+template <Index rank>
+inline constexpr bool is_source<LowRank<rank>> = true;
+
+template <class T>
+inline constexpr bool reads_no_channel = false;
+template <Index channels>
+inline constexpr bool reads_no_channel<FirstChannels<channels>> = channels < 1;
+
+template <class T>
+inline constexpr bool has_no_rank = false;
+template <Index rank>
+inline constexpr bool has_no_rank<LowRank<rank>> = rank < 1;
 
 enum class GateAxis { granularity, sharing, combine, source, bias, activation };
 
@@ -138,6 +147,10 @@ struct BasicGate {
   static_assert(every_choice_names_an_axis,
                 "gated_attention: a choice of this gate names no axis and is no activation (Sigmoid, Silu, ..., or a "
                 "type with value and derivative on packets)");
+  static constexpr bool the_source_reads_a_channel = !detail::reads_no_channel<Source>;
+  static_assert(the_source_reads_a_channel, "gated_attention: FirstChannels reads at least 1 channel");
+  static constexpr bool the_source_has_a_rank = !detail::has_no_rank<Source>;
+  static_assert(the_source_has_a_rank, "gated_attention: LowRank has a rank of at least 1");
   static constexpr bool output_has_no_heads =
       !std::is_same_v<P, at::Output> || (elementwise && std::is_same_v<Sharing, PerHead>);
   static_assert(output_has_no_heads,

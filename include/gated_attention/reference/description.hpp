@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <concepts>
 #include <string>
 
 #include "gated_attention/policy/stage_list.hpp"
@@ -23,13 +24,17 @@ struct Stage {
   bool shared = false;                     ///< gate: one row of scores for all heads
   bool averaged = false;                   ///< gate: mean over the heads
   bool adds = false;                       ///< gate: y + s, else y ⊙ s
-  bool constant = false;                   ///< gate: learned logits
-  GateBias bias = GateBias::none;          ///< gate
-  bool over_row = false;                   ///< normalize: mean over all heads
-  bool weighted = false;                   ///< normalize: by w, or by
-  bool offset_from_one = false;            ///< 1 + w
-  Rotation rotation = {};                  ///< rotate
-  std::string name = {};                   ///< of its tensors: query_norm, sdpa_gate_2, …
+  bool constant = false;                   ///< gate: learned logits that read no stream
+  Index channels = 0;                      ///< gate: reads the first channels alone; 0: all
+  Index rank = 0;                          ///< gate: reads its stream through a low rank; 0: no
+  Index features = 0;                      ///< gate: reads so many features of the user's; 0: none
+  void (*read)(const double* x, Index width, double* features) = nullptr;
+  GateBias bias = GateBias::none;  ///< gate
+  bool over_row = false;           ///< normalize: mean over all heads
+  bool weighted = false;           ///< normalize: by w, or by
+  bool offset_from_one = false;    ///< 1 + w
+  Rotation rotation = {};          ///< rotate
+  std::string name = {};           ///< of its tensors: query_norm, sdpa_gate_2, …
 };
 
 /// A layer as plain numbers.
@@ -37,6 +42,8 @@ struct Description {
   Shape shape;
   double scale = 1;  ///< multiplies q·k
   Visible visible = {.future = 0};
+  std::vector<ScoreStage> score_stages = {};  ///< in written order
+  bool sink = false;
   bool query_bias = false, key_bias = false, value_bias = false, output_bias = false;
   std::vector<Stage> stages;  ///< in written order
 };
@@ -48,10 +55,6 @@ struct Describe {
   template <class P, class Granularity, class Sharing, class Combine, class A, class Source,
             class B>
   void operator()(const BasicGate<P, Granularity, Sharing, Combine, A, Source, B>&) const {
-    constexpr bool the_source_is_known =
-        std::is_same_v<Source, FromHidden> || std::is_same_v<Source, Constant>;
-    static_assert(the_source_is_known,
-                  "gated_attention: the reference knows gates FromHidden and Constant ones");
     Stage stage;
     stage.kind = Stage::Kind::gate;
     stage.activation = &activation<A>;
@@ -60,6 +63,15 @@ struct Describe {
     stage.averaged = std::is_same_v<Sharing, HeadMean>;
     stage.adds = std::is_same_v<Combine, Add>;
     stage.constant = std::is_same_v<Source, Constant>;
+    stage.channels = detail::first_channels<Source>;
+    stage.rank = detail::low_rank<Source>;
+    if constexpr (GateSource<Source>) {
+      const Position position = detail::PositionOf<P>::value;
+      const bool of_keys = position == Position::key || position == Position::value;
+      stage.features =
+          Source::features(of_keys ? layer.shape.key_source_dim() : layer.shape.model_dim);
+      stage.read = &Source::template read<double>;
+    }
     if (std::is_same_v<B, Bias>) stage.bias = Stage::GateBias::per_logit;
     if (std::is_same_v<B, HeadBias>) stage.bias = Stage::GateBias::per_head;
     add<P>(stage, "gate");
@@ -117,12 +129,51 @@ struct Describe {
   }
 
   void operator()(const Causal&) const { layer.visible = {.future = 0}; }
+  void operator()(const CausalTopLeft&) const { layer.visible = {.future = 0, .top_left = true}; }
+  void operator()(const PrefixCausal&) const { layer.visible = {.future = 0, .prefixed = true}; }
   void operator()(const SlidingWindow& mask) const {
     layer.visible = {.past = mask.window - 1, .future = 0};
   }
   void operator()(const Bidirectional&) const { layer.visible = {}; }
   void operator()(const BidirectionalWindow& mask) const {
     layer.visible = {.past = mask.left, .future = mask.right};
+  }
+
+  void operator()(const SoftmaxScale& stage) const { layer.scale = stage.scale; }
+  void operator()(const LearnedSink&) const { layer.sink = true; }
+  void operator()(const Softcap& stage) const {
+    layer.score_stages.push_back({.kind = ScoreStage::Kind::softcap, .cap = stage.cap});
+  }
+  void operator()(const Alibi& stage) const {
+    const bool own = !stage.slopes.empty();
+    layer.score_stages.push_back(
+        {.kind = ScoreStage::Kind::alibi,
+         .slopes = own ? std::vector<double>(stage.slopes.begin(), stage.slopes.end())
+                       : alibi_slopes(layer.shape.query_heads)});
+  }
+  void operator()(const ScoreBias&) const {
+    layer.score_stages.push_back({.kind = ScoreStage::Kind::bias});
+  }
+  void operator()(const BooleanMask&) const {
+    layer.score_stages.push_back({.kind = ScoreStage::Kind::boolean});
+  }
+  template <class Function>
+  void operator()(const Score<Function>& stage) const {
+    constexpr bool the_function_is_known_in_double =
+        requires(const Function& f, Index i, double s) {
+      { f.reference(i, i, i, s) } -> std::same_as<double>;
+    };
+    static_assert(
+        the_function_is_known_in_double,
+        "gated_attention: the reference needs your function of scores in double: give it double "
+        "reference(Index head, Index position, Index key, double score) const");
+    if constexpr (the_function_is_known_in_double)
+      layer.score_stages.push_back(
+          {.kind = ScoreStage::Kind::function,
+           .function = [function = stage.function](Index head, Index position, Index key,
+                                                   double score) {
+             return function.reference(head, position, key, score);
+           }});
   }
 
  private:

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numbers>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -163,44 +165,123 @@ inline void rotate(Tensor& x, const Rotation& rotation, const std::vector<Index>
 struct Visible {
   Index past = std::numeric_limits<Index>::max();    ///< keys before the query's own position
   Index future = std::numeric_limits<Index>::max();  ///< keys behind it
+  bool top_left = false;  ///< query t stands at key t; else at key t + S − T
+  bool prefixed = false;  ///< every query also sees the keys of its sequence's prefix
 
-  bool operator()(Index query, Index key) const {
+  bool operator()(Index query, Index key, Index prefix = 0) const {
+    if (prefixed && key < prefix) return true;
     return key <= query ? query - key <= past : key - query <= future;
   }
 };
 
+/// One stage on scores as plain numbers.
+struct ScoreStage {
+  enum class Kind { softcap, alibi, bias, boolean, function };
+
+  Kind kind = Kind::softcap;
+  double cap = 0;                   ///< softcap
+  std::vector<double> slopes = {};  ///< alibi: one per query head
+  /// function: the user's, of (head, position of the query, key, score)
+  std::function<double(Index, Index, Index, double)> function = {};
+};
+
+/// What a sequence's call brings to its scores: [Hq or 1, T or 1, S] each, where the layer asks for
+/// it. `mask` holds 1 for a key that is seen and 0 for one that is not.
+struct ScoreInputs {
+  Tensor bias = {};
+  Tensor mask = {};
+  Index prefix = 0;
+
+  static double at(const Tensor& view, Index head, Index token, Index key) {
+    return view(view.tokens == 1 ? 0 : head, view.heads == 1 ? 0 : token, key);
+  }
+};
+
+/// What stands between q·k and the probabilities.
+struct Scoring {
+  Visible visible = {};
+  double scale = 1;                     ///< multiplies q·k
+  std::vector<ScoreStage> stages = {};  ///< in written order
+  std::vector<double> sinks = {};       ///< one per query head, or none
+  std::optional<Index> offset = {};     ///< the key that query 0 stands at, where it is told
+};
+
+/// Slopes of Press et al. 2022 for H heads: for H a power of two 2^(−8/H), its square, its cube, …;
+/// else those of the next lower power, then the first, third, fifth, … of twice that power.
+inline std::vector<double> alibi_slopes(Index heads) {
+  Index power = 1;
+  while (2 * power <= heads) power *= 2;
+  std::vector<double> slopes;
+  for (Index i = 1; i <= power; ++i)
+    slopes.push_back(std::pow(2.0, -8.0 * static_cast<double>(i) / static_cast<double>(power)));
+  for (Index i = 1; static_cast<Index>(slopes.size()) < heads; i += 2)
+    slopes.push_back(std::pow(2.0, -4.0 * static_cast<double>(i) / static_cast<double>(power)));
+  return slopes;
+}
+
+/// The score of one query and key after all stages; −∞ once it is −∞. `score`: scale·q·k
+inline double staged_score(const Scoring& scoring, const ScoreInputs& inputs, Index head,
+                           Index token, Index position, Index key, double score) {
+  constexpr double masked = -std::numeric_limits<double>::infinity();
+  for (const ScoreStage& stage : scoring.stages) {
+    if (score == masked) return masked;
+    switch (stage.kind) {
+      case ScoreStage::Kind::softcap:
+        score = stage.cap * std::tanh(score / stage.cap);
+        break;
+      case ScoreStage::Kind::alibi:
+        score -= stage.slopes.data()[head] * std::abs(static_cast<double>(position - key));
+        break;
+      case ScoreStage::Kind::bias: {
+        const double bias = ScoreInputs::at(inputs.bias, head, token, key);
+        score = bias == masked ? masked : score + bias;
+        break;
+      }
+      case ScoreStage::Kind::boolean:
+        if (ScoreInputs::at(inputs.mask, head, token, key) == 0) score = masked;
+        break;
+      case ScoreStage::Kind::function:
+        score = stage.function(head, position, key, score);
+        break;
+    }
+  }
+  return score;
+}
+
 /// The softmax attention of one sequence.
 struct Attention {
   Tensor output;       ///< [T, Hq, Dv]
-  Tensor log_sum_exp;  ///< [T, Hq, 1]
+  Tensor log_sum_exp;  ///< [T, Hq, 1], without the sink
   Tensor first_key;    ///< [T, Hq, 1], the probability of key 0
 };
 
-/// o[t, h, :] = Σ_s softmax_s(scale · q[t, h, :] · k[s, g, :]) v[s, g, :]      g = h / (Hq/Hkv)
+/// o[t, h, :] = Σ_s p[s] v[s, g, :]      p[s] = e^score[s] / (Σ e^score + e^sink[h])      g = h / (Hq/Hkv)
 ///
-/// over the keys s that query t sees; it stands at key t + S − T, so the last query at the last
-/// key. A query that sees none gives 0 and a log-sum-exp of −∞; what is not seen is not read. q:
-/// [T, Hq, D], k: [S, Hkv, D], v: [S, Hkv, Dv]
-inline Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const Visible& visible,
-                        double scale) {
+/// over the keys s that query t sees, score = stages(scale · q[t, h, :]·k[s, g, :]). Query t stands at
+/// key t + S − T, so the last query at the last key, where nothing else is said. A query that sees no
+/// key gives 0 and a log-sum-exp of −∞; what is not seen is not read. q: [T, Hq, D], k: [S, Hkv, D],
+/// v: [S, Hkv, Dv]
+inline Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const Scoring& scoring,
+                        const ScoreInputs& inputs = {}) {
   const Index keys = k.tokens, group = q.heads / k.heads;
+  const Index shift = scoring.visible.top_left ? 0 : scoring.offset.value_or(keys - q.tokens);
   constexpr double infinity = std::numeric_limits<double>::infinity();
   Attention result{Tensor(q.tokens, q.heads, v.width), Tensor(q.tokens, q.heads, 1),
                    Tensor(q.tokens, q.heads, 1)};
   std::vector<double> scores(static_cast<std::size_t>(keys));
   for (Index t = 0; t < q.tokens; ++t)
     for (Index h = 0; h < q.heads; ++h) {
-      const Index position = t + keys - q.tokens;
       double largest = -infinity, sum = 0;
       for (Index s = 0; s < keys; ++s) {
-        if (!visible(position, s)) continue;
+        scores.data()[s] = -infinity;
+        if (!scoring.visible(t + shift, s, inputs.prefix)) continue;
         double dot = 0;
         for (Index c = 0; c < q.width; ++c) dot += q(t, h, c) * k(s, h / group, c);
-        scores.data()[s] = scale * dot;
+        scores.data()[s] = staged_score(scoring, inputs, h, t, t + shift, s, scoring.scale * dot);
         largest = std::max(largest, scores.data()[s]);
       }
       for (Index s = 0; s < keys; ++s) {
-        if (!visible(position, s) || scores.data()[s] == -infinity) continue;
+        if (scores.data()[s] == -infinity) continue;
         const double weight = std::exp(scores.data()[s] - largest);
         sum += weight;
         if (s == 0) result.first_key(t, h, 0) = weight;
@@ -208,10 +289,21 @@ inline Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const
       }
       result.log_sum_exp(t, h, 0) = largest + std::log(sum);
       if (largest == -infinity) continue;
-      result.first_key(t, h, 0) /= sum;
-      for (Index c = 0; c < v.width; ++c) result.output(t, h, c) /= sum;
+      const double sink = scoring.sinks.empty() ? -infinity : scoring.sinks.data()[h];
+      // Σ e^score + e^sink, over e^largest; of the two the larger is counted from, so that none overflows.
+      const double top = std::max(largest, sink);
+      const double whole = sum * std::exp(largest - top) + std::exp(sink - top);
+      const double factor = std::exp(largest - top) / whole;
+      result.first_key(t, h, 0) *= factor;
+      for (Index c = 0; c < v.width; ++c) result.output(t, h, c) *= factor;
     }
   return result;
+}
+
+/// The same without stages on scores.
+inline Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const Visible& visible,
+                        double scale) {
+  return attend(q, k, v, Scoring{.visible = visible, .scale = scale});
 }
 
 }  // namespace gated_attention::reference

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "gated_attention/core/batch.hpp"
 #include "gated_attention/core/view.hpp"
 #include "gated_attention/reference/description.hpp"
 #include "gated_attention/reference/formulas.hpp"
@@ -30,20 +31,29 @@ struct Result {
 /// The numbers of the tensor of that name, which must be [rows, columns].
 using TensorSource = std::function<Tensor(const std::string& name, Index rows, Index columns)>;
 
+/// What a call reads, as in Batch. Empty lengths: one sequence; empty positions: counted in each.
+struct Inputs {
+  Tensor x;  ///< [T, 1, E]
+  std::vector<Index> lengths = {}, positions = {};
+  Tensor context = {};  ///< [S, 1, context_dim]
+  std::vector<Index> context_lengths = {}, context_positions = {};
+  std::vector<ScoreInputs> scores = {};  ///< one per sequence, or none
+};
+
 /// One forward of a described layer.
 class Forward {
  public:
-  Forward(const Description& layer, const TensorSource& tensors, const Tensor& x,
-          const std::vector<Index>& lengths, const std::vector<Index>& positions)
-      : layer_(layer), tensors_(tensors), x_(x), lengths_(lengths), positions_(positions) {}
+  Forward(const Description& layer, const TensorSource& tensors, const Inputs& inputs)
+      : layer_(layer), tensors_(tensors), inputs_(inputs) {}
 
-  /// y = output(attend(prepare(project(x))))
+  /// y = output(attend(prepare(project(x))))      keys and values of the context, if there is one
   Result run() {
     const Shape& shape = layer_.shape;
     const Index width = shape.head_dim, value_width = shape.value_width();
-    Tensor q = projection("q_proj", x_, shape.query_heads, width, layer_.query_bias);
-    Tensor k = projection("k_proj", x_, shape.kv_heads, width, layer_.key_bias);
-    Tensor v = projection("v_proj", x_, shape.kv_heads, value_width, layer_.value_bias);
+    const Tensor& x = inputs_.x;
+    Tensor q = projection("q_proj", x, shape.query_heads, width, layer_.query_bias);
+    Tensor k = projection("k_proj", key_source(), shape.kv_heads, width, layer_.key_bias);
+    Tensor v = projection("v_proj", key_source(), shape.kv_heads, value_width, layer_.value_bias);
     run_stages(Position::query, q);
     run_stages(Position::key, k);
     run_stages(Position::value, v);
@@ -64,19 +74,33 @@ class Forward {
     return project(x, tensors_(name + ".weight", rows, x.heads * x.width), bias, heads, width);
   }
 
+  /// The rows that keys and values come from.
+  const Tensor& key_source() const { return layer_.shape.is_cross() ? inputs_.context : inputs_.x; }
+  /// The rows that what stands at a position comes from.
+  const Tensor& source_of(Position position) const {
+    return position == Position::key || position == Position::value ? key_source() : inputs_.x;
+  }
+
   /// Each sequence by itself, the results back to back.
   void attend_sequences(const Tensor& q, const Tensor& k, const Tensor& v) {
     result_.attention = Tensor(0, q.heads, v.width);
     result_.log_sum_exp = Tensor(0, q.heads, 1);
     result_.first_token_attention = Tensor(0, q.heads, 1);
-    Index first = 0;
-    for (const Index length : lengths_) {
-      const Attention part = attend(rows(q, first, length), rows(k, first, length),
-                                    rows(v, first, length), layer_.visible, layer_.scale);
+    Scoring scoring{
+        .visible = layer_.visible, .scale = layer_.scale, .stages = layer_.score_stages};
+    if (layer_.sink) scoring.sinks = tensors_("sink.logits", 1, q.heads).values;
+    const auto& key_lengths = layer_.shape.is_cross() ? inputs_.context_lengths : inputs_.lengths;
+    Index first = 0, first_key = 0;
+    for (std::size_t i = 0; i < inputs_.lengths.size(); ++i) {
+      const Index length = inputs_.lengths[i], keys = key_lengths[i];
+      const Attention part =
+          attend(rows(q, first, length), rows(k, first_key, keys), rows(v, first_key, keys),
+                 scoring, inputs_.scores.empty() ? ScoreInputs{} : inputs_.scores[i]);
       append(result_.attention, part.output);
       append(result_.log_sum_exp, part.log_sum_exp);
       append(result_.first_token_attention, part.first_key);
       first += length;
+      first_key += keys;
     }
   }
 
@@ -109,7 +133,9 @@ class Forward {
           for (double& value : y.values) value *= stage.number;
           break;
         case Stage::Kind::rotate:
-          rotate(y, stage.rotation, positions_);
+          rotate(y, stage.rotation,
+                 layer_.shape.is_cross() && position == Position::key ? inputs_.context_positions
+                                                                      : inputs_.positions);
           break;
       }
     }
@@ -141,7 +167,7 @@ class Forward {
   Tensor gate_scores(const Stage& stage, const Tensor& y) const {
     const Index heads = stage.shared ? 1 : y.heads, width = stage.elementwise ? y.width : 1;
     Tensor s = stage.constant ? constant_logits(stage, y.tokens, heads, width)
-                              : hidden_logits(stage, heads, width);
+                              : learned_logits(stage, heads, width);
     for (double& score : s.values) score = stage.activation(score);
     if (!stage.averaged) return s;
     Tensor mean(y.tokens, 1, width);
@@ -153,7 +179,8 @@ class Forward {
     return mean;
   }
 
-  Tensor hidden_logits(const Stage& stage, Index heads, Index width) const {
+  /// f(x)·Wᵀ + b      f(x): x, its first channels, x·Aᵀ or features of the user's
+  Tensor learned_logits(const Stage& stage, Index heads, Index width) const {
     const Index logits = heads * width;
     std::vector<double> bias;
     if (stage.bias == Stage::GateBias::per_logit)
@@ -161,8 +188,22 @@ class Forward {
     if (stage.bias == Stage::GateBias::per_head)
       for (const double b : tensors_(stage.name + ".bias", 1, heads).values)
         bias.insert(bias.end(), static_cast<std::size_t>(width), b);
-    const Tensor w = tensors_(stage.name + ".weight", logits, layer_.shape.model_dim);
-    return project(x_, w, bias, heads, width);
+    const Tensor read = features(stage, source_of(stage.position));
+    return project(read, tensors_(stage.name + ".weight", logits, read.width), bias, heads, width);
+  }
+
+  Tensor features(const Stage& stage, const Tensor& x) const {
+    if (stage.rank > 0)
+      return project(x, tensors_(stage.name + ".down", stage.rank, x.width), {}, 1, stage.rank);
+    if (stage.channels == 0 && stage.read == nullptr) return x;
+    Tensor read(x.tokens, 1, stage.read != nullptr ? stage.features : stage.channels);
+    for (Index t = 0; t < x.tokens; ++t) {
+      if (stage.read != nullptr)
+        stage.read(x.values.data() + t * x.width, x.width, read.values.data() + t * read.width);
+      else
+        for (Index c = 0; c < stage.channels; ++c) read(t, 0, c) = x(t, 0, c);
+    }
+    return read;
   }
 
   Tensor constant_logits(const Stage& stage, Index tokens, Index heads, Index width) const {
@@ -175,9 +216,7 @@ class Forward {
 
   const Description& layer_;
   const TensorSource& tensors_;
-  const Tensor& x_;
-  const std::vector<Index>& lengths_;
-  const std::vector<Index>& positions_;
+  const Inputs& inputs_;
   Result result_;
 };
 
@@ -191,25 +230,87 @@ Tensor tensor_of(const MatrixView<T>& matrix) {
   return tensor;
 }
 
-/// A described layer on x [T, E]; lengths and positions as in Batch. A ShapeError where they do not
-/// fit.
+/// [heads, tokens, keys] of a view.
+template <class T>
+Tensor tensor_of(const ScoreView<T>& view) {
+  Tensor tensor(view.heads, view.tokens, view.keys);
+  for (Index h = 0; h < view.heads; ++h)
+    for (Index t = 0; t < view.tokens; ++t)
+      for (Index s = 0; s < view.keys; ++s)
+        tensor(h, t, s) = static_cast<double>(view.row(h, t)[s]);
+  return tensor;
+}
+
+template <class Scalar>
+Inputs inputs_of(const Batch<Scalar>& batch) {
+  const auto list = [](std::span<const Index> from) {
+    return std::vector<Index>(from.begin(), from.end());
+  };
+  Inputs inputs{.x = tensor_of(batch.x),
+                .lengths = list(batch.lengths),
+                .positions = list(batch.positions),
+                .context = tensor_of(batch.context),
+                .context_lengths = list(batch.context_lengths),
+                .context_positions = list(batch.context_positions)};
+  inputs.scores.resize(
+      std::max({batch.prefixes.size(), batch.score_bias.size(), batch.boolean_mask.size()}));
+  for (std::size_t i = 0; i < batch.prefixes.size(); ++i)
+    inputs.scores[i].prefix = batch.prefixes[i];
+  for (std::size_t i = 0; i < batch.score_bias.size(); ++i)
+    inputs.scores[i].bias = tensor_of(batch.score_bias[i]);
+  for (std::size_t i = 0; i < batch.boolean_mask.size(); ++i)
+    inputs.scores[i].mask = tensor_of(batch.boolean_mask[i]);
+  return inputs;
+}
+
+namespace internal {
+
+inline void agree(const char* what, Index value, const char* other, Index wanted) {
+  if (value != wanted)
+    detail::raise<ShapeError>("reference::forward: ", what, " is ", value, ", ", other, " is ",
+                              wanted);
+}
+
+/// Fills lengths and positions in where they are empty.
+inline void complete(std::vector<Index>& lengths, std::vector<Index>& positions, Index rows,
+                     const char* name) {
+  if (lengths.empty()) lengths.assign(1, rows);
+  std::vector<Index> counted;
+  for (const Index length : lengths)
+    for (Index t = 0; t < length; ++t) counted.push_back(t);
+  agree("the sum of the lengths", static_cast<Index>(counted.size()), name, rows);
+  if (positions.empty()) positions = counted;
+  agree("the count of positions", static_cast<Index>(positions.size()), name, rows);
+}
+
+}  // namespace internal
+
+/// A described layer on a call's inputs. A ShapeError where they do not fit.
+inline Result forward(const Description& layer, const TensorSource& tensors, Inputs inputs) {
+  using internal::agree;
+  agree("the width of x", inputs.x.width, "model_dim", layer.shape.model_dim);
+  internal::complete(inputs.lengths, inputs.positions, inputs.x.tokens, "the rows of x");
+  const Index sequences = static_cast<Index>(inputs.lengths.size());
+  if (layer.shape.is_cross()) {
+    agree("the width of the context", inputs.context.width, "context_dim", layer.shape.context_dim);
+    internal::complete(inputs.context_lengths, inputs.context_positions, inputs.context.tokens,
+                       "the rows of the context");
+    agree("the number of contexts", static_cast<Index>(inputs.context_lengths.size()),
+          "the number of sequences", sequences);
+  }
+  if (!inputs.scores.empty())
+    agree("the number of prefixes, biases or masks", static_cast<Index>(inputs.scores.size()),
+          "the number of sequences", sequences);
+  return Forward(layer, tensors, inputs).run();
+}
+
+/// A described layer on x [T, E]; lengths and positions as in Batch.
 inline Result forward(const Description& layer, const TensorSource& tensors, const Tensor& x,
                       std::span<const Index> lengths = {}, std::span<const Index> positions = {}) {
-  const auto agree = [](const char* what, Index value, const char* other, Index wanted) {
-    if (value != wanted)
-      detail::raise<ShapeError>("reference::forward: ", what, " is ", value, ", ", other, " is ",
-                                wanted);
-  };
-  agree("the width of x", x.width, "model_dim", layer.shape.model_dim);
-  std::vector<Index> of_sequences(lengths.begin(), lengths.end());
-  if (lengths.empty()) of_sequences.assign(1, x.tokens);
-  std::vector<Index> of_rows;
-  for (const Index length : of_sequences)
-    for (Index t = 0; t < length; ++t) of_rows.push_back(t);
-  agree("the sum of the lengths", static_cast<Index>(of_rows.size()), "the rows of x", x.tokens);
-  if (!positions.empty()) of_rows.assign(positions.begin(), positions.end());
-  agree("the count of positions", static_cast<Index>(of_rows.size()), "the rows of x", x.tokens);
-  return Forward(layer, tensors, x, of_sequences, of_rows).run();
+  return forward(layer, tensors,
+                 Inputs{.x = x,
+                        .lengths = {lengths.begin(), lengths.end()},
+                        .positions = {positions.begin(), positions.end()}});
 }
 
 /// The numbers of parameters[name], a matrix view of float or double, as a Parameters object gives.
@@ -232,6 +333,12 @@ template <class Layer, class Parameters, class T>
 Result forward(const Layer& layer, const Parameters& parameters, MatrixView<T> x,
                std::span<const Index> lengths = {}, std::span<const Index> positions = {}) {
   return forward(describe(layer), tensors_of(parameters), tensor_of(x), lengths, positions);
+}
+
+/// The same of a whole Batch: with a context, prefixes, biases and masks.
+template <class Layer, class Parameters, class T>
+Result forward(const Layer& layer, const Parameters& parameters, const Batch<T>& batch) {
+  return forward(describe(layer), tensors_of(parameters), inputs_of(batch));
 }
 
 }  // namespace gated_attention::reference
