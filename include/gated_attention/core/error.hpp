@@ -53,22 +53,40 @@ class MessagePart {
   template <class Number>
     requires std::is_arithmetic_v<Number>
   MessagePart(Number number)  // NOLINT
-      : kind_(std::is_floating_point_v<Number> ? Kind::real : Kind::integer),
-        integer_(std::is_floating_point_v<Number> ? 0 : static_cast<long long>(number)),
-        real_(static_cast<double>(number)) {}
+      : kind_(std::is_floating_point_v<Number> ? Kind::real
+              : std::is_unsigned_v<Number>     ? Kind::natural
+                                               : Kind::integer) {
+    if constexpr (std::is_floating_point_v<Number>)
+      real_ = static_cast<double>(number);
+    else if constexpr (std::is_unsigned_v<Number>)
+      natural_ = number;
+    else
+      integer_ = number;
+  }
 
   void append_to(std::string& message) const {
-    if (kind_ == Kind::text)
-      message += text_;
-    else
-      message += kind_ == Kind::integer ? std::to_string(integer_) : std::to_string(real_);
+    switch (kind_) {
+      case Kind::text:
+        message += text_;
+        break;
+      case Kind::natural:
+        message += std::to_string(natural_);
+        break;
+      case Kind::integer:
+        message += std::to_string(integer_);
+        break;
+      case Kind::real:
+        message += std::to_string(real_);
+        break;
+    }
   }
 
  private:
-  enum class Kind { text, integer, real };
+  enum class Kind { text, natural, integer, real };
 
   Kind kind_ = Kind::text;
   std::string_view text_;
+  unsigned long long natural_ = 0;
   long long integer_ = 0;
   double real_ = 0;
 };
