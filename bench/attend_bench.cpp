@@ -43,7 +43,7 @@ void sigmoid_gate(const RowStage<float>& stage, float* rows, Index heads, Index 
 struct Problem {
   detail::AlignedBytes memory[4], scratch_memory;
   kernel::AttendScratch<float> scratch;
-  kernel::AttendSequence<float> sequence;
+  kernel::AttendSequence sequence;
   RowStage<float> stage;
   kernel::AttendArguments<float> call;
 
@@ -60,7 +60,7 @@ struct Problem {
     const KeyValueLayout<float> layout{d, d};
     const Index blocks = detail::divide_up(n, block_keys);
     float* q = filled(memory[0], n * width);
-    float* kv = filled(memory[1], shape.kv_heads * blocks * layout.elements());
+    float* kv = filled(memory[1], shape.kv_heads * blocks * layout.bytes() / 4);
     float* logits = filled(memory[2], n * width);
     float* out = filled(memory[3], n * width);
     const kernel::AttendLimits limits{shape.query_heads, shape.kv_heads, d, d, n, 1, threads};
@@ -69,7 +69,9 @@ struct Problem {
     scratch = kernel::AttendScratch<float>(arena, limits);
     sequence.tokens = n;
     sequence.bounds = {.keys = n, .after = 0};
-    sequence.blocks = {kv, layout.elements(), blocks * layout.elements()};
+    sequence.blocks = {.base = reinterpret_cast<std::byte*>(kv),
+                       .block_stride = layout.bytes(),
+                       .head_stride = blocks * layout.bytes()};
     stage = {.run = sigmoid_gate, .width = d, .logits_head_stride = d};
     call.query_heads = shape.query_heads;
     call.kv_heads = shape.kv_heads;
@@ -91,12 +93,12 @@ void bench_attend(benchmark::State& state, const Shape& shape, Index n, int thre
   const double pairs = 0.5 * static_cast<double>(n) * static_cast<double>(n + 1);
   const double operations =
       4.0 * static_cast<double>(shape.head_dim) * static_cast<double>(shape.query_heads) * pairs;
-  kernel::attend(problem.call, problem.scratch, threads);
+  kernel::attend<float>(problem.call, problem.scratch, threads);
   std::vector<double> shares, probes, times;
   for (auto _ : state) {
     const double before = bench::fma_probe_gflops(threads);
     const auto start = bench::Clock::now();
-    kernel::attend(problem.call, problem.scratch, threads);
+    kernel::attend<float>(problem.call, problem.scratch, threads);
     const double seconds = bench::seconds_since(start);
     const double probe = 0.5 * (before + bench::fma_probe_gflops(threads));
     state.SetIterationTime(seconds);

@@ -9,6 +9,9 @@
 ///
 /// Opt-in beside it: paper.hpp (the paper's variants), io/ and model/ (published weights), reference/ (the same layer in
 /// double, written plainly), analysis/.
+#include "gated_attention/cache/contiguous.hpp"
+#include "gated_attention/cache/paged.hpp"
+#include "gated_attention/cache/ring.hpp"
 #include "gated_attention/core/version.hpp"
 #include "gated_attention/layer/attend.hpp"
 #include "gated_attention/layer/describe.hpp"

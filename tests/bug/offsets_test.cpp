@@ -18,7 +18,7 @@ static_assert(static_cast<std::int32_t>(static_cast<std::uint32_t>(wanted)) == -
 
 // A view's offset is Index arithmetic from its arguments on: the blocks of keys and values as well.
 static_assert(KeyValueLayout<float>{.key_dim = Index{1} << 30, .value_dim = Index{1} << 30}
-                  .elements() >= Index{1} << 37);
+                  .bytes() >= Index{1} << 39);
 static_assert(KeyBounds{.keys = Index{1} << 40, .shift = Index{1} << 39, .before = 3, .after = 0}
                   .begin(7) == (Index{1} << 39) + 4);
 
@@ -33,8 +33,10 @@ TEST(OffsetsBug, AreCountedInSixtyFourBits) {
   EXPECT_EQ(&matrix(row, 1023) - base, wanted + 1023);
   const HeadsView<float> heads(base, 32 * positions, 8, 128);
   EXPECT_EQ(heads.row(row, 7) - base, wanted + 7 * 128);
-  const KeyValueSequence<float> blocks{base, 2 * 64 * 128, Index{1} << 28, nullptr, 0};
-  EXPECT_EQ(blocks.block(7, 1 << 20) - base, 7 * (Index{1} << 28) + (Index{1} << 34));
+  const KeyValueSequence blocks{.base = static_cast<std::byte*>(reserved),
+                                .block_stride = 2 * 64 * 128 * 4,
+                                .head_stride = Index{1} << 30};
+  EXPECT_EQ(blocks.block<float>(7, 1 << 20) - base, 7 * (Index{1} << 28) + (Index{1} << 34));
   munmap(reserved, bytes);
 }
 

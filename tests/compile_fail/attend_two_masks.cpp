@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// expect: attention has one mask: keep one of Causal, SlidingWindow and Bidirectional
+// expect: attention has one mask: keep one of Causal, CausalTopLeft, SlidingWindow
 #include "gated_attention/gated_attention.hpp"
 
 using namespace gated_attention;

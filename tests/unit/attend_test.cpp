@@ -122,28 +122,30 @@ Result<Scalar> run(const std::vector<const Case*>& batch, const How& how = {},
   Index tokens = 0;
   std::vector<Scalar> q;
   std::vector<detail::AlignedBytes> memory;
-  std::vector<kernel::AttendSequence<Scalar>> sequences;
+  std::vector<kernel::AttendSequence> sequences;
   for (const Case* c : batch) {
     for (Index row = 0; row < c->tokens * hq; ++row)
       for (Index d = 0; d < q_width; ++d)
         q.push_back(static_cast<Scalar>(d < c->key_dim ? c->q[at(row * c->key_dim + d)] : nan));
-    const Index blocks = detail::divide_up(c->bounds.keys, block_keys), block = layout.elements();
+    const Index blocks = detail::divide_up(c->bounds.keys, block_keys), block = layout.bytes();
     const Index count = std::max(c->kv_heads * blocks * block, Index{1});
-    memory.emplace_back(count * static_cast<Index>(sizeof(Scalar)));
-    auto* base = reinterpret_cast<Scalar*>(memory.back().data());
-    std::fill(base, base + count, static_cast<Scalar>(how.unwritten));
-    const KeyValueSequence<Scalar> kv{base, block, blocks * block};
+    memory.emplace_back(count);
+    auto* const numbers = reinterpret_cast<Scalar*>(memory.back().data());
+    std::fill_n(numbers, count / static_cast<Index>(sizeof(Scalar)), static_cast<Scalar>(how.unwritten));
+    const KeyValueSequence kv{
+        .base = memory.back().data(), .block_stride = block, .head_stride = blocks * block};
     const std::vector<Scalar> k(c->k.begin(), c->k.end()), v(c->v.begin(), c->v.end());
     for (Index h = 0; h < c->kv_heads; ++h)
       for (Index s = 0; s < c->bounds.keys; s += block_keys) {
         const Index n = std::min(block_keys, c->bounds.keys - s);
-        kernel::write_keys(kv.block(h, s / block_keys), layout, 0, n,
+        kernel::write_keys(kv.block<Scalar>(h, s / block_keys), layout, 0, n,
                            &k[at((s * c->kv_heads + h) * c->key_dim)], c->kv_heads * c->key_dim);
-        kernel::write_values(kv.block(h, s / block_keys), layout, 0, n,
+        kernel::write_values(kv.block<Scalar>(h, s / block_keys), layout, 0, n,
                              &v[at((s * c->kv_heads + h) * c->value_dim)],
                              c->kv_heads * c->value_dim);
       }
-    sequences.push_back({tokens, c->tokens, c->bounds, kv});
+    sequences.push_back(
+        {.first_token = tokens, .tokens = c->tokens, .bounds = c->bounds, .blocks = kv});
     tokens += c->tokens;
   }
 
@@ -178,7 +180,7 @@ Result<Scalar> run(const std::vector<const Case*>& batch, const How& how = {},
             static_cast<Scalar>(how.scratch));
   detail::Arena arena(scratch_memory.data());
   const kernel::AttendScratch<Scalar> scratch(arena, limits);
-  kernel::attend(call, scratch, how.threads);
+  kernel::attend<Scalar>(call, scratch, how.threads);
 
   for (Index row = 0; row <= tokens * hq; ++row)
     for (Index d = 0; d < out_width && at(row * out_width + d) < out.size(); ++d) {

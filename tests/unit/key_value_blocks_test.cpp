@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-#include "gated_attention/kernel/key_value_blocks.hpp"
+#include "gated_attention/cache/key_value_blocks.hpp"
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <limits>
 #include <vector>
 
@@ -26,14 +27,14 @@ TEST(KeyValueBlocks, ABlockIsKeysThenValuePanelsOfAtMost64Channels) {
   EXPECT_EQ(layout.value_panel_offset(64), 80 * 64 + 64 * 64);
   EXPECT_EQ(layout.value_panel_width(0), 64);
   EXPECT_EQ(layout.value_panel_width(64), tail);
-  EXPECT_EQ(layout.flag_offset(), (80 + 64 + tail) * 64);
-  EXPECT_EQ(layout.elements(), (80 + 64 + tail) * 64 + 16);
-  EXPECT_EQ((KeyValueLayout<float>{3, 64}.elements()), (3 + 64) * 64 + 16);
+  EXPECT_EQ(layout.elements(), (80 + 64 + tail) * 64);
+  EXPECT_EQ(layout.bytes(), (80 + 64 + tail) * 64 * 4 + 64);
+  EXPECT_EQ((KeyValueLayout<float>{3, 64}.bytes()), (3 + 64) * 64 * 4 + 64);
 }
 
 TEST(KeyValueBlocks, TheFlagSaysWhetherAllValuesOfTheBlockAreFinite) {
   const KeyValueLayout<float> layout{4, 37};
-  std::vector<float> block(static_cast<std::size_t>(layout.elements()), unwritten);
+  std::vector<float> block(static_cast<std::size_t>(layout.bytes() / 4), unwritten);
   std::vector<float> rows(5 * 37, 1e38F);
   const auto write = [&](Index first) {
     kernel::write_values(block.data(), layout, first, Index{5}, rows.data(), Index{37});
@@ -62,7 +63,7 @@ TEST(KeyValueBlocks, WritingTouchesTheGivenLanesAndThePaddingChannelsOnly) {
         for (const Index count : {0, 1, 59}) {
           if (first + count > 64) continue;
           const KeyValueLayout<float> layout{key_dim, value_dim};
-          std::vector<float> block(static_cast<std::size_t>(layout.elements()), unwritten);
+          std::vector<float> block(static_cast<std::size_t>(layout.bytes() / 4), unwritten);
           const std::vector<float> keys = counted(count * (key_dim + 2), 0),
                                    values = counted(count * (value_dim + 1), 9000);
           kernel::write_keys(block.data(), layout, first, count, keys.data(), key_dim + 2);
@@ -86,15 +87,24 @@ TEST(KeyValueBlocks, WritingTouchesTheGivenLanesAndThePaddingChannelsOnly) {
 }
 
 TEST(KeyValueBlocks, ASequenceFindsItsBlocksInOrderThroughATableAndInARing) {
-  std::vector<float> memory(1000);
-  KeyValueSequence<float> sequence{memory.data(), 10, 300};
-  EXPECT_EQ(sequence.block(2, 7), memory.data() + 670);
+  std::vector<std::byte> memory(10000);
+  KeyValueSequence sequence{.base = memory.data(), .block_stride = 40, .head_stride = 1200};
+  const auto found = [&](Index head, Index block) {
+    return sequence.block<const std::byte>(head, block) - memory.data();
+  };
+  EXPECT_EQ(found(2, 7), 2400 + 7 * 40);
+  sequence.first_block = 5;
+  EXPECT_EQ(found(2, 7), 2400 + 2 * 40);
+  sequence.first_block = 0;
   sequence.modulus = 4;
-  EXPECT_EQ(sequence.block(2, 7), memory.data() + 630);
+  EXPECT_EQ(found(2, 7), 2400 + 3 * 40);
+  sequence.kept = 2;
+  EXPECT_EQ(found(2, 1), 2400 + 1 * 40);
+  EXPECT_EQ(found(2, 2), 2400 + 2 * 40);
+  EXPECT_EQ(found(2, 7), 2400 + (2 + 1) * 40);
   const Index table[] = {5, 0, 9};
-  sequence = {memory.data(), 10, 300, table};
-  const KeyValueSequence<const float> read_only = sequence;
-  EXPECT_EQ(read_only.block(1, 2), memory.data() + 390);
+  sequence = {.base = memory.data(), .block_stride = 40, .head_stride = 1200, .table = table};
+  EXPECT_EQ(found(1, 2), 1200 + 9 * 40);
 }
 
 }  // namespace

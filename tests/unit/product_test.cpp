@@ -67,7 +67,7 @@ struct Problem {
       for (Index n = 0; n < e.columns; ++n) bias.push_back(number());
     panels.assign(at(kernel::panel_elements(e.columns, e.depth())), nan<Scalar>());
     pack_in_pieces(e.columns / 3 + 1);
-    kernel::clear_padding(panels.data(), e.columns, e.depth());
+    kernel::clear_padding<Scalar>(panels.data(), e.columns, e.depth());
   }
 
   /// W arrives as several matrices side by side, as query, key, value and gates do.
@@ -97,7 +97,7 @@ struct Problem {
     const auto scratch =
         kernel::take_product_scratch<Scalar>(arena, rows, extents.depth(), threads);
     EXPECT_EQ(arena.used(), bytes);
-    kernel::multiply<Scalar>({x.data() + first_row * row_stride, rows, row_stride,
+    kernel::multiply<Scalar, Scalar>({x.data() + first_row * row_stride, rows, row_stride,
                               extents.gaps.groups, extents.group_width, group_stride},
                              {panels.data(), columns, extents.depth()},
                              {memory.data() + stride, stride, extents.bias ? bias.data() : nullptr},

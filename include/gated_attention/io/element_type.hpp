@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "gated_attention/core/index.hpp"
+#include "gated_attention/core/storage.hpp"
 
 namespace gated_attention {
 
@@ -94,25 +95,6 @@ Unsigned load_little(const std::byte* source) {
     std::memcpy(&bits, reversed, sizeof(bits));
   }
   return bits;
-}
-
-/// bfloat16 → float, exact: the bits are the upper half of the float's.
-constexpr float float_from_bf16(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
-
-/// IEEE half → float, exact; a NaN keeps its sign and payload.
-///   normal (-1)^s 2^(e-15) (1 + m/1024), subnormal (-1)^s 2^-24 m
-constexpr float float_from_f16(std::uint16_t bits) {
-  const std::uint32_t sign = (bits & 0x8000U) << 16;
-  const std::uint32_t exponent = (bits >> 10) & 0x1fU;
-  const std::uint32_t mantissa = bits & 0x3ffU;
-  if (exponent == 0) {
-    const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
-    return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
-  }
-  const std::uint32_t rebiased = exponent == 0x1fU ? 0xffU : exponent + (127 - 15);
-  return std::bit_cast<float>(sign | (rebiased << 23) | (mantissa << 13));
 }
 
 /// out[i] = the i-th of `count` elements at `source`, of a floating type, at any alignment. Exact

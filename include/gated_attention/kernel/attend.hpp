@@ -2,10 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <numbers>
 #include <numeric>
+#include <thread>
 
 #include "gated_attention/core/batch.hpp"
 #include "gated_attention/core/key_bounds.hpp"
@@ -19,27 +21,29 @@ inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 namespace kernel {
 
 /// One sequence of a batch.
-template <class Scalar>
 struct AttendSequence {
   Index first_token = 0;  ///< its first row of q, gate logits and out
   Index tokens = 0;
   KeyBounds bounds;
-  KeyValueSequence<const Scalar> blocks;
+  KeyValueSequence blocks;
+  Index first_query = 0;  ///< what its first row counts as in views of scores: rows before it came in an earlier pass
 };
 
 /// out[t, h, :] = stages(Σ_s p[s]·v[s, h / G, :])    p = softmax over the keys s that t sees of
 /// scale·q[t, h, :]·k[s, h / G, :]
 ///
-/// G = query_heads / kv_heads. A query that sees nothing gives exactly 0 before the stages.
+/// G = query_heads / kv_heads. A query that sees nothing gives exactly 0 before the stages. Keys and values are stored as
+/// the function is told.
 template <class Scalar>
 struct AttendArguments {
   Index query_heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;
-  HeadsView<const Scalar> q;  ///< [T, Hq, D], exact
+  HeadsView<const Scalar> q;       ///< [T, Hq, D], exact
+  HeadsView<const Scalar> kept_q;  ///< optional [T, Hq, D]: what meets the kept keys, at in-cache positions
   Scalar score_scale = 1;     ///< scale·log2(e); with stages at Scores, scale
   const ScoreStage<Scalar>* score_stages = nullptr;  ///< at Scores, in order
   Index score_stage_count = 0;
   const Scalar* sinks = nullptr;  ///< optional [Hq]: logits that the softmax counts beside the keys
-  const AttendSequence<Scalar>* sequences = nullptr;
+  const AttendSequence* sequences = nullptr;
   Index sequence_count = 0;
   const RowStage<Scalar>* stages = nullptr;  ///< at Sdpa, in order
   Index stage_count = 0;
@@ -71,7 +75,10 @@ struct AttendItem {
   Index sequence = 0;
   Index first_token = 0;  ///< within the sequence
   Index tokens = 0;
-  Index weight = 0;  ///< pairs of query and visible key, about
+  Index weight = 0;      ///< pairs of query and visible key, about
+  Index first_work = 0;  ///< pieces of work of the items before it
+  Index pieces = 1;      ///< that the keys are divided into: one, or the segments that are summed apart
+  Index turn = 0;        ///< where its running totals lie, in several pieces; kv_heads of them
 };
 
 /// Rows of a tile where there is work for all: enough that a panel in the first-level cache serves
@@ -88,14 +95,21 @@ constexpr Index tokens_of_rows(Index rows, Index heads_per_group) {
   return tokens > even ? tokens / even * even : tokens;
 }
 
-/// attend's memory: the list of tiles and, for each thread, one tile. Laid out by the arena, or
-/// only counted.
+/// Tiles' running totals that many threads may need at once: a tile of a kv head is divided only where it is more than its
+/// share of the work.
+constexpr Index attend_totals(Index threads) { return threads > 1 ? 4 * threads : 0; }
+
+/// attend's memory: the list of tiles; for each thread, one tile; and the totals of tiles that several threads work on.
+/// Laid out by the arena, or only counted.
 template <class Scalar>
 struct AttendScratch {
   AttendItem* items = nullptr;
   std::byte* memory = nullptr;
   Index thread_bytes = 0;
   Index rows = 0;  ///< of the largest tile
+  std::byte* totals = nullptr;
+  Index total_bytes = 0;
+  Index* turns = nullptr;  ///< the piece whose part a total waits for
 
   AttendScratch() = default;
   AttendScratch(detail::Arena& arena, const AttendLimits& limits) {
@@ -107,18 +121,34 @@ struct AttendScratch {
                                    limits.sequences);
     detail::Arena one;
     SoftmaxPart<Scalar> parts[2];
-    AttendTile<Scalar> tile;
+    AttendTile<Scalar, Scalar> tile;
     tile.layout = {limits.key_dim, limits.value_dim};
     take(one, tile, parts);
     thread_bytes = one.used();
     memory = arena.take<std::byte>(
         detail::checked_product(thread_bytes, limits.threads, "attend scratch"));
+    detail::Arena total;
+    parts[0].take(total, rows, tile.layout.value_channels());
+    total_bytes = total.used();
+    const Index shared = attend_totals(limits.threads);
+    totals =
+        arena.take<std::byte>(detail::checked_product(total_bytes, shared, "attend scratch"));
+    turns = arena.take<Index>(shared);
   }
 
   /// Lays out the tile of one thread; tile.layout is set.
-  void take(detail::Arena& arena, AttendTile<Scalar>& tile, SoftmaxPart<Scalar> (&parts)[2]) const {
+  template <class Stored>
+  void take(detail::Arena& arena, AttendTile<Scalar, Stored>& tile,
+            SoftmaxPart<Scalar> (&parts)[2]) const {
     tile.take(arena, rows);
     for (SoftmaxPart<Scalar>& part : parts) part.take(arena, rows, tile.layout.value_channels());
+  }
+
+  SoftmaxPart<Scalar> total(Index turn, Index value_channels) const {
+    detail::Arena arena(totals + turn * total_bytes);
+    SoftmaxPart<Scalar> part;
+    part.take(arena, rows, value_channels);
+    return part;
   }
 };
 
@@ -130,8 +160,32 @@ Index attend_scratch_bytes(const AttendLimits& limits) {
   return arena.used();
 }
 
-/// Cuts the sequences into tiles, heaviest first; returns how many. The cut depends on tokens and
-/// threads; no bit of the result does.
+/// The keys that a tile's rows see, in the segments that are summed apart and merged in this order: the kept keys, then the
+/// others, each cut at absolute multiples of restart_keys.
+struct KeySegments {
+  RowKeys kept, others;
+
+  KeySegments(const KeyBounds& bounds, Index first_token, Index tokens)
+      : kept{std::min(bounds.first, bounds.kept_end(first_token)),
+             bounds.kept_end(first_token + tokens - 1)},
+        others{bounds.begin(first_token), bounds.end(first_token + tokens - 1)} {}
+
+  static Index count(const RowKeys& keys) {
+    return keys.begin >= keys.end ? 0 : (keys.end - 1) / restart_keys - keys.begin / restart_keys + 1;
+  }
+  Index kept_count() const { return count(kept); }
+  Index count() const { return count(kept) + count(others); }
+
+  RowKeys operator[](Index i) const {
+    const RowKeys& keys = i < kept_count() ? kept : others;
+    const Index segment = keys.begin / restart_keys + (i < kept_count() ? i : i - kept_count());
+    return {std::max(keys.begin, segment * restart_keys),
+            std::min(keys.end, (segment + 1) * restart_keys)};
+  }
+};
+
+/// Cuts the sequences into tiles, heaviest first, and those that are more than their share of the work into the segments of
+/// their keys; returns how many tiles. The cut depends on tokens and threads; no bit of the result does.
 template <class Scalar>
 Index list_items(const AttendArguments<Scalar>& call, Index threads, AttendItem* items) {
   constexpr Index items_per_thread = 4;
@@ -141,32 +195,54 @@ Index list_items(const AttendArguments<Scalar>& call, Index threads, AttendItem*
       threads > 1 ? tokens * call.query_heads / (threads * items_per_thread) : attend_rows;
   const Index step = tokens_of_rows(std::clamp(share, attend_least_rows, attend_rows),
                                     call.query_heads / call.kv_heads);
+  Index work = 0;
   for (Index s = 0; s < call.sequence_count; ++s) {
-    const AttendSequence<Scalar>& sequence = call.sequences[s];
+    const AttendSequence& sequence = call.sequences[s];
     for (Index t = 0; t < sequence.tokens; t += step) {
       const Index here = std::min(step, sequence.tokens - t), middle = t + here / 2;
-      items[count++] = {s, t, here,
-                        here * (sequence.bounds.end(middle) - sequence.bounds.begin(middle))};
+      const Index keys = sequence.bounds.kept_end(middle) + sequence.bounds.end(middle) -
+                         sequence.bounds.begin(middle);
+      items[count] = {.sequence = s, .first_token = t, .tokens = here, .weight = here * keys};
+      work += items[count++].weight;
     }
   }
   if (threads > 1)
     std::sort(items, items + count,
               [](const AttendItem& a, const AttendItem& b) { return a.weight > b.weight; });
+  Index turns = 0, pieces = 0;
+  for (Index i = 0; i < count; ++i) {
+    AttendItem& item = items[i];
+    item.first_work = pieces;
+    // Fewer than attend_totals tiles of a kv head can be this heavy.
+    if (threads > 1 && static_cast<double>(item.weight) * static_cast<double>(attend_totals(threads)) >
+                           static_cast<double>(work) * static_cast<double>(call.kv_heads)) {
+      const KeyBounds& bounds = call.sequences[item.sequence].bounds;
+      item.pieces =
+          std::max(KeySegments(bounds, item.first_token, item.tokens).count(), Index{1});
+      if (item.pieces > 1) {
+        item.turn = turns;
+        turns += call.kv_heads;
+      }
+    }
+    pieces += item.pieces;
+  }
   return count;
 }
 
-/// tile.q and tile.keys of an item's rows; fills the last group up.
-template <class Scalar>
-void read_queries(const AttendArguments<Scalar>& call, const AttendItem& item,
-                  AttendTile<Scalar>& tile) {
-  const AttendSequence<Scalar>& sequence = call.sequences[item.sequence];
+/// tile.q and tile.keys of an item's rows, for its kept keys or for the others; fills the last group up.
+template <class Scalar, class Stored>
+void read_queries(const AttendArguments<Scalar>& call, const AttendItem& item, bool kept,
+                  AttendTile<Scalar, Stored>& tile) {
+  const AttendSequence& sequence = call.sequences[item.sequence];
   const Index group = call.query_heads / call.kv_heads, rows = item.tokens * group,
               dim = call.key_dim;
   const Packet<Scalar> scale = packet::broadcast<Scalar>(call.score_scale);
   constexpr Index rows_ahead = 12;  // what hides the way to memory
+  tile.in_cache = kept && !call.kept_q.empty();
+  const HeadsView<const Scalar>& q = tile.in_cache ? call.kept_q : call.q;
   const auto row = [&](Index r) {
-    return call.q.row(sequence.first_token + item.first_token + r / group,
-                      tile.kv_head * group + r % group);
+    return q.row(sequence.first_token + item.first_token + r / group,
+                 tile.kv_head * group + r % group);
   };
   Scalar* to = tile.q;
   for (Index r = 0; r < rows; ++r, to += dim) {
@@ -176,7 +252,11 @@ void read_queries(const AttendArguments<Scalar>& call, const AttendItem& item,
     for (Index c = 0; c < dim;
          c += lanes<Scalar>)  // the last packet's padding is overwritten by the next row
       packet::store<Scalar>(to + c, packet::mul(packet::load_at<Scalar>(from, c, dim), scale));
-    tile.keys[r] = {sequence.bounds.begin(token), sequence.bounds.end(token)};
+    const KeyBounds& bounds = sequence.bounds;
+    if (kept)
+      tile.keys[r] = {std::min(bounds.first, bounds.kept_end(token)), bounds.kept_end(token)};
+    else
+      tile.keys[r] = {bounds.begin(token), bounds.end(token)};
   }
   tile.groups = detail::divide_up(rows, panel_rows);
   std::fill(to, tile.q + tile.groups * panel_rows * dim, Scalar(0));
@@ -197,9 +277,9 @@ void normalize_row(Scalar* row, Index channels, Scalar sum, Scalar factor) {
 
 /// A token's G rows as a partial result.
 template <class Scalar>
-void record_partial(const PartialAttention<Scalar>& partial, Index token, Index first_head,
-                    Index group, Index stride, const Scalar* maximum, const Scalar* sum,
-                    const Scalar* rows) {
+void record_partial(const AttendArguments<Scalar>& call, Index token, Index first_head, Index group,
+                    Index stride, const Scalar* maximum, const Scalar* sum, Scalar* rows) {
+  const PartialAttention<Scalar>& partial = call.partial;
   for (Index g = 0; g < group; ++g) {
     partial.maximum(token, first_head + g) = maximum[g];
     partial.sum(token, first_head + g) = sum[g];
@@ -270,9 +350,9 @@ void finish_partial(const AttendArguments<Scalar>& call, const PartialAttention<
 }
 
 /// What finish_token will touch of the item's tokens: the output, and the logits of the first elementwise gate.
-template <class Scalar>
+template <class Scalar, class Stored>
 void look_ahead(const AttendArguments<Scalar>& call, const AttendItem& item,
-                AttendTile<Scalar>& tile) {
+                AttendTile<Scalar, Stored>& tile) {
   const Index group = call.query_heads / call.kv_heads, head = tile.kv_head * group;
   const Index token = call.sequences[item.sequence].first_token + item.first_token;
   tile.ahead[0] = {call.out.row(token, head), item.tokens,           group, call.value_dim,
@@ -290,14 +370,42 @@ void look_ahead(const AttendArguments<Scalar>& call, const AttendItem& item,
   }
 }
 
-/// One tile of queries against all the keys it sees: restart segments in ascending order, merged,
-/// then the epilogue.
+/// Whose turn it is to join the total of a tile of a kv head.
+class Turn {
+ public:
+  Turn(Index* turns, Index i) : next_(turns[i]) {}
+
+  /// Pieces are handed out in ascending order, so that those before this one are done or at work.
+  void wait_for(Index piece) const {
+    while (next_.load(std::memory_order_acquire) != piece) std::this_thread::yield();
+  }
+  void pass_on(Index piece) const { next_.store(piece + 1, std::memory_order_release); }
+
+ private:
+  std::atomic_ref<Index> next_;
+};
+
+/// The epilogue of a tile, or its record as a partial result.
 template <class Scalar>
-void attend_item(const AttendArguments<Scalar>& call, const AttendItem& item, Index kv_head,
-                 const AttendScratch<Scalar>& scratch, Index thread) {
-  const AttendSequence<Scalar>& sequence = call.sequences[item.sequence];
+void finish_item(const AttendArguments<Scalar>& call, const AttendItem& item, Index kv_head,
+                 Index stride, const SoftmaxPart<Scalar>& total) {
+  const Index group = call.query_heads / call.kv_heads;
+  const Index first_token = call.sequences[item.sequence].first_token + item.first_token;
+  for (Index t = 0; t < item.tokens; ++t) {
+    const auto finish = call.partial.empty() ? &finish_token<Scalar> : &record_partial<Scalar>;
+    finish(call, first_token + t, kv_head * group, group, stride, total.maximum + t * group,
+           total.sum + t * group, total.output + t * group * stride);
+  }
+}
+
+/// One tile of queries against the keys it sees, or against one piece of them: restart segments in ascending order,
+/// merged; the last of them is followed by the epilogue.
+template <class Stored, class Scalar>
+void attend_item(const AttendArguments<Scalar>& call, const AttendItem& item, Index piece,
+                 Index kv_head, const AttendScratch<Scalar>& scratch, Index thread) {
+  const AttendSequence& sequence = call.sequences[item.sequence];
   detail::Arena arena(scratch.memory + thread * scratch.thread_bytes);
-  AttendTile<Scalar> tile;
+  AttendTile<Scalar, Stored> tile;
   SoftmaxPart<Scalar> parts[2];
   tile.layout = {call.key_dim, call.value_dim};
   scratch.take(arena, tile, parts);
@@ -310,33 +418,33 @@ void attend_item(const AttendArguments<Scalar>& call, const AttendItem& item, In
     tile.irregular = tile.irregular || call.score_stages[i].masks;
   tile.sequence = item.sequence;
   tile.first_token = item.first_token;
+  tile.first_query = sequence.first_query;
   tile.tokens = item.tokens;
   tile.group_heads = call.query_heads / call.kv_heads;
   tile.bounds = sequence.bounds;
-  read_queries(call, item, tile);
   look_ahead(call, item, tile);
 
-  const SoftmaxPart<Scalar>& total = parts[0];
-  const Index rows = tile.groups * panel_rows, stride = tile.layout.value_channels();
-  const Index begin = tile.keys[0].begin, end = tile.keys[rows - 1].end;
-  if (begin >= end) {
+  const KeySegments segments(sequence.bounds, item.first_token, item.tokens);
+  const Index stride = tile.layout.value_channels(), count = segments.count();
+  const Index rows = detail::round_up(item.tokens * tile.group_heads, panel_rows);
+  const bool alone = item.pieces == 1;
+  const Index first = alone ? 0 : piece, last = alone ? count : piece + 1;
+  const SoftmaxPart<Scalar> total =
+      alone ? parts[0] : scratch.total(item.turn + kv_head, stride);
+  for (Index i = first; i < last; ++i) {
+    if (i == first || i == segments.kept_count())
+      read_queries(call, item, i < segments.kept_count(), tile);
+    const RowKeys keys = segments[i];
+    attend_segment(tile, keys.begin, keys.end, i == 0 ? total : parts[1]);
+    if (!alone) Turn(scratch.turns, item.turn + kv_head).wait_for(i);
+    if (i != 0) merge(total, parts[1], rows, stride);
+  }
+  if (count == 0) {
     std::fill(total.maximum, total.maximum + rows, minus_infinity<Scalar>);
     std::fill(total.sum, total.sum + rows, Scalar(0));
   }
-  for (Index first = begin; first < end; first = (first / restart_keys + 1) * restart_keys) {
-    const Index last = std::min((first / restart_keys + 1) * restart_keys, end);
-    attend_segment(tile, first, last, parts[first != begin]);
-    if (first != begin) merge(total, parts[1], rows, stride);
-  }
-  const Index group = call.query_heads / call.kv_heads;
-  for (Index t = 0; t < item.tokens && !call.partial.empty(); ++t)
-    record_partial(call.partial, sequence.first_token + item.first_token + t, kv_head * group,
-                   group, stride, total.maximum + t * group, total.sum + t * group,
-                   total.output + t * group * stride);
-  for (Index t = 0; t < item.tokens && call.partial.empty(); ++t)
-    finish_token(call, sequence.first_token + item.first_token + t, kv_head * group, group, stride,
-                 total.maximum + t * group, total.sum + t * group,
-                 total.output + t * group * stride);
+  if (last == count) finish_item(call, item, kv_head, stride, total);
+  if (!alone) Turn(scratch.turns, item.turn + kv_head).pass_on(piece);
 }
 
 /// Multiply-adds of a call, about.
@@ -344,23 +452,33 @@ template <class Scalar>
 double attend_work(const AttendArguments<Scalar>& call) {
   double pairs = 0;
   for (Index s = 0; s < call.sequence_count; ++s) {
-    const AttendSequence<Scalar>& sequence = call.sequences[s];
+    const AttendSequence& sequence = call.sequences[s];
     const Index middle = sequence.tokens / 2;
     pairs += static_cast<double>(sequence.tokens) *
-             static_cast<double>(sequence.bounds.end(middle) - sequence.bounds.begin(middle));
+             static_cast<double>(sequence.bounds.kept_end(middle) + sequence.bounds.end(middle) -
+                                 sequence.bounds.begin(middle));
   }
   return pairs * static_cast<double>(call.query_heads * (call.key_dim + call.value_dim));
 }
 
 /// Runs the call on at most `threads` threads; scratch was laid out for at least as many of
-/// everything.
-template <class Scalar>
+/// everything. Keys and values are stored as Stored.
+template <class Stored, class Scalar>
 void attend(const AttendArguments<Scalar>& call, const AttendScratch<Scalar>& scratch,
             Index threads) {
   const Index team = threads_for(threads, attend_work(call));
   const Index tiles = list_items(call, team, scratch.items);
-  parallel_for(team, tiles * call.kv_heads, [&](Index item, Index thread) {
-    attend_item(call, scratch.items[item / call.kv_heads], item % call.kv_heads, scratch, thread);
+  if (tiles == 0) return;
+  std::fill(scratch.turns, scratch.turns + attend_totals(team), Index{0});
+  const AttendItem* const items = scratch.items;
+  const Index pieces = items[tiles - 1].first_work + items[tiles - 1].pieces;
+  parallel_for(team, pieces * call.kv_heads, [&](Index work, Index thread) {
+    const Index piece = work / call.kv_heads;
+    const AttendItem& item =
+        *(std::upper_bound(items, items + tiles, piece,
+                           [](Index p, const AttendItem& i) { return p < i.first_work; }) -
+          1);
+    attend_item<Stored>(call, item, piece - item.first_work, work % call.kv_heads, scratch, thread);
   });
 }
 

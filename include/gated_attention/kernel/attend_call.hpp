@@ -2,13 +2,15 @@
 #pragma once
 
 #include "gated_attention/kernel/call.hpp"
+#include "gated_attention/kernel/first_token.hpp"
 
 namespace gated_attention {
 inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 namespace kernel {
 
-/// o[t, h, :] = stages(Σ_s p[t, h, s] · v[s, h/G, :])      p = softmax(scale · q·k) over the keys that t sees
-template <class Scalar>
+/// o[t, h, :] = stages(Σ_s p[t, h, s] · v[s, h/G, :])      p = softmax(scale · q·k) over the keys that t sees, stored as
+/// Stored
+template <class Stored, class Scalar>
 void attend(const Call<Scalar>& call) {
   const LayerPlan<Scalar>& plan = call.plan;
   const Shape& shape = plan.shape;
@@ -20,6 +22,9 @@ void attend(const Call<Scalar>& call) {
   arguments.value_dim = shape.value_width();
   arguments.q = {call.streams[0].projected, tokens,          shape.query_heads, shape.head_dim,
                  plan.streams[0].row,       plan.head_stride};
+  if (call.memory.kept_queries != nullptr)
+    arguments.kept_q = {call.memory.kept_queries, tokens, shape.query_heads, shape.head_dim,
+                        shape.query_heads * plan.head_stride, plan.head_stride};
   arguments.score_stages = call.score_stages;
   arguments.score_stage_count = call.score_stage_count;
   arguments.sinks = call.sinks();
@@ -38,7 +43,9 @@ void attend(const Call<Scalar>& call) {
                    plan.value_stride};
   arguments.attention = call.results.attention;
   arguments.log_sum_exp = call.results.log_sum_exp;
-  attend(arguments, call.memory.attend, call.threads);
+  attend<Stored>(arguments, call.memory.attend, call.threads);
+  if (!call.results.first_token_attention.empty())
+    record_first_token<Stored>(arguments, plan.scale, call.results.first_token_attention);
 }
 
 }  // namespace kernel

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 
 #include "gated_attention/kernel/score_tile.hpp"
 #include "gated_attention/kernel/value_tile.hpp"
@@ -17,8 +18,8 @@ struct GroupRange {
   Index last = 0;
 };
 
-template <class Scalar>
-GroupRange groups_of_step(const AttendTile<Scalar>& tile, Index step) {
+template <class Scalar, class Stored>
+GroupRange groups_of_step(const AttendTile<Scalar, Stored>& tile, Index step) {
   GroupRange range{0, tile.groups};
   while (range.first < range.last && tile.last_key(range.first) <= step) ++range.first;
   while (range.first < range.last &&
@@ -30,13 +31,13 @@ GroupRange groups_of_step(const AttendTile<Scalar>& tile, Index step) {
 
 /// Scores of a step, panel by panel: a panel stays in the first-level cache while the rows go by, each
 /// of which asks for its share of the same panel of the next step.
-template <class Scalar>
-void score_step(const AttendTile<Scalar>& tile, GroupRange groups, Index step) {
+template <class Scalar, class Stored>
+void score_step(const AttendTile<Scalar, Stored>& tile, GroupRange groups, Index step) {
   const Index panel = tile.layout.key_dim * block_keys;
   const Index share = detail::divide_up(panel, groups.last - groups.first);
   for (Index half = 0; half < softmax_keys; half += block_keys) {
     const Index next = step + softmax_keys + half;
-    const Scalar* next_keys = tile.has_step(next) ? tile.block(next) : nullptr;
+    const Stored* next_keys = tile.has_step(next) ? tile.block(next) : nullptr;
     for (Index column = 0; column < block_keys; column += tile_columns<Scalar>)
       for (Index group = groups.first; group < groups.last; ++group) {
         if (next_keys != nullptr && column == 0)
@@ -46,9 +47,24 @@ void score_step(const AttendTile<Scalar>& tile, GroupRange groups, Index step) {
   }
 }
 
+/// weights ← weights ⊙ the scales of their values, over `packets` packets of a row from `key` on; 0 stays 0, whatever stands
+/// where no value is.
+template <class Scalar, class Stored>
+void scale_weights(const AttendTile<Scalar, Stored>& tile, Index key, Index packets,
+                   Scalar* weights) {
+  const Packet<Scalar> least = packet::broadcast<Scalar>(std::numeric_limits<Scalar>::min());
+  for (Index j = 0; j < packets; ++j, key += lanes<Scalar>, weights += lanes<Scalar>) {
+    const Packet<Scalar> weight = packet::load<Scalar>(weights);
+    const Packet<Scalar> scale = packet::load<Scalar>(tile.layout.value_scales(tile.block(key)) +
+                                                      key % block_keys);
+    packet::store<Scalar>(weights, packet::select_less(weight, least, packet::zero<Scalar>(),
+                                                       packet::mul(weight, scale)));
+  }
+}
+
 /// Exponentials of a step in place, and the rows' sums.
-template <class Scalar>
-void softmax_step(const AttendTile<Scalar>& tile, GroupRange groups, Index step, Scalar* maximum) {
+template <class Scalar, class Stored>
+void softmax_step(const AttendTile<Scalar, Stored>& tile, GroupRange groups, Index step, Scalar* maximum) {
   raise_maxima(tile.lane_maxima, groups.first * panel_rows, groups.last * panel_rows,
                tile.step_maximum, maximum, tile.factor);
   for (Index group = groups.first; group < groups.last; ++group) {
@@ -58,21 +74,27 @@ void softmax_step(const AttendTile<Scalar>& tile, GroupRange groups, Index step,
     for (Index r = group * panel_rows; r < (group + 1) * panel_rows; ++r)
       exponentiate(tile.scores + r * softmax_keys + low * lanes<Scalar>, high - low, maximum[r],
                    tile.factor[r], tile.lane_sums + r * lanes<Scalar>);
+    if constexpr (KeyValueLayout<Scalar, Stored>::scaled)
+      for (Index r = group * panel_rows; r < (group + 1) * panel_rows; ++r)
+        scale_weights(tile, step + low * lanes<Scalar>, high - low,
+                      tile.scores + r * softmax_keys + low * lanes<Scalar>);
   }
 }
 
 /// Values of a step, panel by panel. `segment`: the first key of the segment, whose first step
 /// starts from zero.
-template <class Scalar>
-void value_step(const AttendTile<Scalar>& tile, GroupRange groups, Index step, Index segment,
+template <class Scalar, class Stored>
+void value_step(const AttendTile<Scalar, Stored>& tile, GroupRange groups, Index step, Index segment,
                 Scalar* output) {
-  const KeyValueLayout<Scalar>& layout = tile.layout;
+  const KeyValueLayout<Scalar, Stored>& layout = tile.layout;
   const Index stride = layout.value_channels();
-  const Scalar* blocks[2] = {tile.block(step), nullptr};
+  const Stored* blocks[2] = {nullptr, nullptr};
+  if (std::max(tile.first_key(groups.first), segment) < step + block_keys)
+    blocks[0] = tile.block(step);
   if (tile.last_key(groups.last - 1) > step + block_keys) blocks[1] = tile.block(step + block_keys);
-  StepValues<Scalar> values;
+  StepValues<Stored> values;
   if (tile.irregular)
-    for (const Scalar* block : blocks)
+    for (const Stored* block : blocks)
       values.finite = values.finite && (block == nullptr || layout.values_finite(block));
   for (Index channel = 0; channel < stride; channel += tile_columns<Scalar>) {
     const Index panel = channel / panel_columns * panel_columns;
@@ -95,7 +117,7 @@ void value_step(const AttendTile<Scalar>& tile, GroupRange groups, Index step, I
                                  : Continue::TimesFactor;
       Scalar* to = output + group * panel_rows * stride + channel;
       const auto run = [&]<int Packets>() {
-        ValueGroup<Packets, Scalar>(tile, group, step, values, to, stride)
+        ValueGroup<Packets, Scalar, Stored>(tile, group, step, values, to, stride)
             .run(start, !values.finite);
       };
       switch (packets) {
@@ -115,8 +137,8 @@ void value_step(const AttendTile<Scalar>& tile, GroupRange groups, Index step, I
 
 /// part = the tile's rows over the keys [first, last), which lie in one restart segment: steps of
 /// softmax_keys at absolute multiples, ascending.
-template <class Scalar>
-void attend_segment(const AttendTile<Scalar>& tile, Index first, Index last,
+template <class Scalar, class Stored>
+void attend_segment(const AttendTile<Scalar, Stored>& tile, Index first, Index last,
                     const SoftmaxPart<Scalar>& part) {
   const Index rows = tile.groups * panel_rows;
   std::fill(part.maximum, part.maximum + rows + lanes<Scalar>, minus_infinity<Scalar>);

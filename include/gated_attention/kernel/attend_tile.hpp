@@ -6,7 +6,7 @@
 #include "gated_attention/core/key_bounds.hpp"
 #include "gated_attention/core/memory.hpp"
 #include "gated_attention/core/view.hpp"
-#include "gated_attention/kernel/key_value_blocks.hpp"
+#include "gated_attention/cache/key_value_blocks.hpp"
 #include "gated_attention/kernel/online_softmax.hpp"
 #include "gated_attention/policy/score_stage.hpp"
 
@@ -15,9 +15,9 @@ inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 namespace kernel {
 
 /// Asks the second-level cache for the lines of `count` numbers from `from` on.
-template <class Scalar>
-GATED_ATTENTION_INLINE void fetch(const Scalar* from, Index count) {
-  constexpr Index line = detail::alignment / static_cast<Index>(sizeof(Scalar));
+template <class T>
+GATED_ATTENTION_INLINE void fetch(const T* from, Index count) {
+  constexpr Index line = detail::alignment / static_cast<Index>(sizeof(T));
   for (Index i = 0; i < count; i += line) packet::prefetch_far(from + i);
 }
 
@@ -33,10 +33,10 @@ struct RowKeys {
 /// Row r belongs to token r / G and to head r mod G of the group. Rows come in groups of
 /// panel_rows; the rows that fill the last group up are queries of zeros that see what the last
 /// true row sees. Neither end of `keys` decreases with r.
-template <class Scalar>
+template <class Scalar, class Stored>
 struct AttendTile {
-  KeyValueLayout<Scalar> layout;
-  KeyValueSequence<const Scalar> blocks;
+  KeyValueLayout<Scalar, Stored> layout;
+  KeyValueSequence blocks;
   Index kv_head = 0;
   Index groups = 0;  ///< groups of panel_rows rows
 
@@ -47,8 +47,10 @@ struct AttendTile {
   bool irregular = false;  ///< a stage may mask any key of any row
   Index sequence = 0;
   Index first_token = 0;  ///< the tile's first query, counted in its sequence
+  Index first_query = 0;  ///< what query 0 of the sequence counts as in views of scores
   Index tokens = 0;
   Index group_heads = 1;  ///< G
+  bool in_cache = false;  ///< these are kept keys, and positions count only the keys that are still there
   KeyBounds bounds;
 
   /// What the epilogue of the tile's rows will touch: row r of each, where it is not empty, comes into
@@ -76,7 +78,9 @@ struct AttendTile {
     hidden = arena.take<bool>(2 * rows / panel_rows);
   }
 
-  const Scalar* block(Index key) const { return blocks.block(kv_head, key / block_keys); }
+  const Stored* block(Index key) const {
+    return blocks.block<const Stored>(kv_head, key / block_keys);
+  }
   /// The first and one past the last key that some row of the group sees.
   Index first_key(Index group) const { return keys[group * panel_rows].begin; }
   Index last_key(Index group) const { return keys[group * panel_rows + panel_rows - 1].end; }
@@ -86,8 +90,8 @@ struct AttendTile {
     const Index token = first_token + row / group_heads;
     return {.sequence = sequence,
             .head = kv_head * group_heads + row % group_heads,
-            .token = token,
-            .position = token + bounds.shift,
+            .token = first_query + token,
+            .position = token + bounds.shift - (in_cache ? bounds.evicted(token) : 0),
             .first_key = key,
             .keys = bounds.keys};
   }

@@ -14,14 +14,15 @@ namespace gated_attention {
 inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 namespace kernel {
 
-/// A layer's numbers as the kernels read them.
+/// A layer's numbers as the kernels read them. Panels are of the type that the weights are stored in, which `project` and
+/// `output` are told.
 template <class Scalar>
 struct PackedTensors {
-  PanelMatrix<Scalar> input[2];                      ///< of each stream: one pass over its tokens
+  StoredPanels input[2];                             ///< of each stream: one pass over its tokens
   const Scalar* input_bias[2] = {nullptr, nullptr};  ///< [StreamPlan::row], or null
-  const Scalar* gate_panels =
-      nullptr;                 ///< gates with a product of their own, StagePlan::panel_offset apart
-  PanelMatrix<Scalar> output;  ///< the output projection
+  const void* gate_panels =
+      nullptr;          ///< gates with a product of their own, StagePlan::panel_offset apart
+  StoredPanels output;  ///< the output projection
   const Scalar* output_bias = nullptr;  ///< [E], or null
   const Scalar* stages =
       nullptr;  ///< norm multipliers and constant logits, StagePlan::parameter_offset apart
@@ -46,11 +47,16 @@ struct StageTable {
   BoundStages<Scalar> query, key, value, sdpa_tile, sdpa_row, output;
 };
 
-/// One sequence of a stream and its part of the blocks of 64 tokens.
+/// One sequence of a stream, or what a pass takes of it, and its part of the blocks of 64 absolute positions.
 struct SequencePlace {
-  Index first_token = 0;
+  Index first_token = 0;  ///< its first row
   Index tokens = 0;
-  Index first_block = 0;
+  Index first_block = 0;  ///< blocks of the sequences before it
+  Index past = 0;         ///< absolute index of its first row in the sequence
+
+  Index blocks() const {
+    return tokens == 0 ? 0 : (past + tokens - 1) / block_keys - past / block_keys + 1;
+  }
 };
 
 /// One stream of a call: x or the context.
@@ -71,13 +77,14 @@ struct WorkspaceMemory {
       nullptr, nullptr};  ///< of each stream [T, StreamPlan::row]: q, k, v and gate logits
   Scalar* features[2] = {nullptr, nullptr};
   Scalar* sdpa_output = nullptr;  ///< [T, Hq, value_stride]
-  Scalar* blocks = nullptr;       ///< keys and values of each sequence and head, in blocks of 64
+  Scalar* kept_queries = nullptr;  ///< [T, Hq, head_stride]: what meets kept keys, at in-cache positions
+  std::byte* blocks = nullptr;     ///< keys and values of each sequence and head, in blocks of 64
   Scalar* thread_rows = nullptr;  ///< [threads][thread_row]: cosines, sines, one row of y
   Index thread_row = 0;
   RowStage<Scalar>* stages = nullptr;
   ScoreStage<Scalar>* score_stages = nullptr;
   SequencePlace* places[2] = {nullptr, nullptr};
-  AttendSequence<Scalar>* sequences = nullptr;
+  AttendSequence* sequences = nullptr;
   ProductScratch<Scalar> product;
   AttendScratch<Scalar> attend;
 };
@@ -103,9 +110,12 @@ WorkspaceMemory<Scalar> take_workspace(detail::Arena& arena, const LayerPlan<Sca
   }
   memory.sdpa_output =
       arena.take<Scalar>(product(limits.tokens, shape.query_heads * plan.value_stride));
+  if (plan.mask.in_cache)
+    memory.kept_queries =
+        arena.take<Scalar>(product(limits.tokens, shape.query_heads * plan.head_stride));
   memory.blocks =
-      arena.take<Scalar>(product(most_blocks(stream_tokens[plan.key_stream()], limits.sequences),
-                                 product(shape.kv_heads, layout.elements())));
+      arena.take<std::byte>(product(most_blocks(stream_tokens[plan.key_stream()], limits.sequences),
+                                    product(shape.kv_heads, layout.bytes())));
   const Index pairs =
       detail::round_up(static_cast<Index>(plan.rotation.frequencies.size()), lanes<Scalar>);
   memory.thread_row = detail::round_up(2 * pairs + detail::round_up(shape.model_dim, lanes<Scalar>),
@@ -114,7 +124,7 @@ WorkspaceMemory<Scalar> take_workspace(detail::Arena& arena, const LayerPlan<Sca
   memory.stages = arena.take<RowStage<Scalar>>(static_cast<Index>(plan.stages.size()));
   memory.score_stages =
       arena.take<ScoreStage<Scalar>>(static_cast<Index>(plan.score_stages.size()));
-  memory.sequences = arena.take<AttendSequence<Scalar>>(limits.sequences);
+  memory.sequences = arena.take<AttendSequence>(limits.sequences);
 
   // The product and the attention never run at the same time: they share what follows.
   detail::Arena attend_arena = arena;
@@ -134,7 +144,7 @@ WorkspaceMemory<Scalar> take_workspace(detail::Arena& arena, const LayerPlan<Sca
   return memory;
 }
 
-/// One forward: everything the four steps read and write.
+/// One call of a layer: everything the four steps read and write.
 template <class Scalar>
 struct Call {
   const LayerPlan<Scalar>& plan;

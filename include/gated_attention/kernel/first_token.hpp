@@ -6,53 +6,61 @@
 #include <cstddef>
 #include <limits>
 
-#include "gated_attention/kernel/call.hpp"
+#include "gated_attention/kernel/attend.hpp"
 
 namespace gated_attention {
 inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 namespace kernel {
 
-/// p[t, h, 0] = exp(scale · q[t, h, :]·k[0, h/G, :] − lse[t, h]): what a query gives to its sequence's first key, from the
-/// log-sum-exp and without the matrix; 0 where it does not see that key.
-template <class Scalar>
-void record_first_token(const Call<Scalar>& call) {
-  const LayerPlan<Scalar>& plan = call.plan;
-  const Shape& shape = plan.shape;
-  for (Index i = 0; i < call.sequence_count; ++i) {
-    const AttendSequence<Scalar>& sequence = call.memory.sequences[i];
-    const Index first_key = call.streams[plan.key_stream()].places[i].first_token;
-    for (Index t = 0; t < sequence.tokens; ++t) {
-      const Index token = sequence.first_token + t;
-      const bool seen = sequence.bounds.begin(t) == 0 && sequence.bounds.end(t) > 0;
-      for (Index h = 0; h < shape.query_heads; ++h) {
-        const Scalar* const q = call.query_row(token) + h * plan.head_stride;
-        const Scalar* const k =
-            call.key_row(first_key) + plan.key_column + h / shape.group() * plan.head_stride;
-        double product = 0;
-        for (Index c = 0; c < shape.head_dim; ++c)
-          product += static_cast<double>(q[c]) * static_cast<double>(k[c]);
-        Scalar scores[static_cast<std::size_t>(lanes<Scalar>)] = {
-            static_cast<Scalar>(plan.scale * product)};
-        const ScoreRow row{.sequence = i,
-                           .head = h,
-                           .token = t,
-                           .position = t + sequence.bounds.shift,
-                           .first_key = 0,
-                           .keys = sequence.bounds.keys};
-        for (Index s = 0; s < call.score_stage_count; ++s)
-          call.score_stages[s].run(call.score_stages[s], row, scores, 1);
-        double lse = static_cast<double>(call.results.log_sum_exp(token, h));
-        if (call.sinks() != nullptr) {
-          const double sink = static_cast<double>(call.sinks()[h]), high = std::max(lse, sink);
+/// scale · q·k of a query and key 0, behind the stages at Scores, in natural units; −∞ where the query does not see it.
+template <class Stored, class Scalar>
+Scalar first_key_score(const AttendArguments<Scalar>& call, double scale, Index s, Index t, Index h) {
+  const AttendSequence& sequence = call.sequences[s];
+  const KeyBounds& bounds = sequence.bounds;
+  const bool kept = bounds.kept_end(t) > 0;
+  if (bounds.first > 0 || !(kept || (bounds.begin(t) == 0 && bounds.end(t) > 0)))
+    return minus_infinity<Scalar>;
+  const bool in_cache = kept && !call.kept_q.empty();
+  const Index kv_head = h / (call.query_heads / call.kv_heads);
+  const Scalar* const q = (in_cache ? call.kept_q : call.q).row(sequence.first_token + t, h);
+  const Stored* const block = sequence.blocks.template block<const Stored>(kv_head, 0);
+  const KeyValueLayout<Scalar, Stored> layout{call.key_dim, call.value_dim};
+  double product = 0;
+  for (Index c = 0; c < call.key_dim; ++c)
+    product += static_cast<double>(q[c]) * detail::widened<double>(block[c * block_keys]);
+  if constexpr (layout.scaled) product *= static_cast<double>(layout.key_scales(block)[0]);
+  Scalar scores[static_cast<std::size_t>(lanes<Scalar>)] = {static_cast<Scalar>(scale * product)};
+  const ScoreRow row{.sequence = s,
+                     .head = h,
+                     .token = sequence.first_query + t,
+                     .position = t + bounds.shift - (in_cache ? bounds.evicted(t) : 0),
+                     .first_key = 0,
+                     .keys = bounds.keys};
+  for (Index i = 0; i < call.score_stage_count; ++i)
+    call.score_stages[i].run(call.score_stages[i], row, scores, 1);
+  return scores[0];
+}
+
+/// p[t, h] = exp(score of key 0 − lse[t, h]), the sink in lse: what each query gives to its sequence's first key, from
+/// call.log_sum_exp and without the matrix; 0 where it does not see that key.
+template <class Stored, class Scalar>
+void record_first_token(const AttendArguments<Scalar>& call, double scale,
+                        const MatrixView<Scalar>& to) {
+  for (Index s = 0; s < call.sequence_count; ++s)
+    for (Index t = 0; t < call.sequences[s].tokens; ++t)
+      for (Index h = 0; h < call.query_heads; ++h) {
+        const Index token = call.sequences[s].first_token + t;
+        const Scalar score = first_key_score<Stored>(call, scale, s, t, h);
+        double lse = static_cast<double>(call.log_sum_exp(token, h));
+        if (call.sinks != nullptr) {
+          const double sink = static_cast<double>(call.sinks[h]), high = std::max(lse, sink);
           lse = high + std::log(std::exp(lse - high) + std::exp(sink - high));
         }
         // A score of −∞ gives 0 also where lse is −∞: stages masked every key of the row.
-        const bool counts = seen && scores[0] >= std::numeric_limits<Scalar>::lowest();
-        call.results.first_token_attention(token, h) =
-            counts ? static_cast<Scalar>(std::exp(static_cast<double>(scores[0]) - lse)) : Scalar(0);
+        to(token, h) = score >= std::numeric_limits<Scalar>::lowest()
+                           ? static_cast<Scalar>(std::exp(static_cast<double>(score) - lse))
+                           : Scalar(0);
       }
-    }
-  }
 }
 
 }  // namespace kernel

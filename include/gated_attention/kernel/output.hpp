@@ -44,19 +44,19 @@ void run_output_stages(const Call<Scalar>& call) {
   });
 }
 
-/// y[t, :] = o[t, :] · W_oᵀ + b, then the stages at Output      o: [T, Hq·Dv], W_o: [E, Hq·Dv]
-template <class Scalar>
+/// y[t, :] = o[t, :] · W_oᵀ + b, then the stages at Output      o: [T, Hq·Dv], W_o: [E, Hq·Dv], stored as Weight
+template <class Weight, class Scalar>
 void output(const Call<Scalar>& call) {
   const LayerPlan<Scalar>& plan = call.plan;
   const Shape& shape = plan.shape;
   if (call.stages.sdpa_row.count > 0) run_row_stages(call);
-  multiply<Scalar>({.data = call.memory.sdpa_output,
+  multiply<Scalar, Weight>({.data = call.memory.sdpa_output,
                     .rows = call.tokens(),
                     .row_stride = shape.query_heads * plan.value_stride,
                     .groups = shape.query_heads,
                     .group_width = shape.value_width(),
                     .group_stride = plan.value_stride},
-                   call.weights.output,
+                   call.weights.output.template as<Weight>(),
                    {call.y.data(), call.y.row_stride(), call.weights.output_bias},
                    call.memory.product, call.threads);
   if (call.stages.output.count > 0) run_output_stages(call);

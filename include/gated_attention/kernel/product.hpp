@@ -134,16 +134,16 @@ void pack_rows(const ProductSource<Scalar>& source, Index first_row,
 }
 
 /// One call of the micro-kernel.
-template <class Scalar>
+template <class Scalar, class Stored>
 struct TileStep {
   const Scalar* a = nullptr;  ///< [depth][rows]
-  const Scalar* b = nullptr;  ///< [depth][64]
+  const Stored* b = nullptr;  ///< [depth][64]
   Index depth = 0;
   const Scalar* from = nullptr;  ///< the sums so far, [rows][64]; null: they start here
   Scalar* to = nullptr;          ///< [rows][64], rows to_stride apart
   Index to_stride = 0;
   const Scalar* bias = nullptr;   ///< [64], where this ends the sums; null: none
-  const Scalar* ahead = nullptr;  ///< of the panels, wanted in cache soon
+  const Stored* ahead = nullptr;  ///< of the panels, wanted in cache soon
   Index ahead_lines = 0;
 };
 
@@ -151,16 +151,16 @@ struct TileStep {
 ///
 /// The requests for what comes next are spread over the steps of the sum, so that they never wait
 /// for each other.
-template <int Rows, class Scalar>
-void multiply_tile(const TileStep<Scalar>& step) {
+template <int Rows, class Scalar, class Stored>
+void multiply_tile(const TileStep<Scalar, Stored>& step) {
   constexpr int packets = tile_packets<Rows, Scalar>;
   constexpr Index width = packets * lanes<Scalar>;
   constexpr Index depth_chunk = 8;
-  constexpr Index line = detail::alignment / static_cast<Index>(sizeof(Scalar));
+  constexpr Index line = detail::alignment / static_cast<Index>(sizeof(Stored));
   const Index chunks = detail::divide_up(step.depth, depth_chunk) * (panel_columns / width);
   const Index chunk_lines = detail::divide_up(step.ahead_lines, chunks);
-  const Scalar* ahead = step.ahead;
-  const Scalar* const ahead_end = ahead + step.ahead_lines * line;
+  const Stored* ahead = step.ahead;
+  const Stored* const ahead_end = ahead + step.ahead_lines * line;
   for (Index column = 0; column < panel_columns; column += width) {
     Packet<Scalar> c[static_cast<std::size_t>(Rows)][static_cast<std::size_t>(packets)];
     GATED_ATTENTION_UNROLL
@@ -178,7 +178,7 @@ void multiply_tile(const TileStep<Scalar>& step) {
       }
     }
     const Scalar* a = step.a;
-    const Scalar* b = step.b + column;
+    const Stored* b = step.b + column;
     for (Index left = step.depth; left > 0; left -= depth_chunk) {
       for (Index i = 0; i < chunk_lines && ahead < ahead_end; ++i, ahead += line)
         packet::prefetch_far(ahead);
@@ -204,8 +204,8 @@ void multiply_tile(const TileStep<Scalar>& step) {
   }
 }
 
-template <class Scalar>
-void multiply_tile(Index rows, const TileStep<Scalar>& step) {
+template <class Scalar, class Stored>
+void multiply_tile(Index rows, const TileStep<Scalar, Stored>& step) {
   static_assert(panel_rows == 6);
   switch (rows) {
     case 1:
@@ -224,23 +224,23 @@ void multiply_tile(Index rows, const TileStep<Scalar>& step) {
 }
 
 /// What the items of one block of rows share.
-template <class Scalar>
+template <class Scalar, class Stored>
 struct ProductBlock {
   const ProductBlocking& blocking;
   const Scalar* packed_rows;
-  const PanelMatrix<Scalar>& matrix;
+  const PanelMatrix<Stored>& matrix;
   ProductTarget<Scalar> target;  ///< data: the block's first row
 };
 
 /// The 64 columns of one panel in the rows of groups [first_group, last_group). `stream_end` is
 /// where the weights that this thread will read without a jump end; `tile` is the thread's own.
-template <class Scalar>
-void multiply_panel(const ProductBlock<Scalar>& block, Index panel, Index first_group,
+template <class Scalar, class Stored>
+void multiply_panel(const ProductBlock<Scalar, Stored>& block, Index panel, Index first_group,
                     Index last_group, Index stream_end, Scalar* tile) {
-  constexpr Index line = detail::alignment / static_cast<Index>(sizeof(Scalar));
+  constexpr Index line = detail::alignment / static_cast<Index>(sizeof(Stored));
   const ProductBlocking& blocking = block.blocking;
   const ProductTarget<Scalar>& target = block.target;
-  constexpr Index ahead_distance = 48 * 1024 / static_cast<Index>(sizeof(Scalar));
+  constexpr Index ahead_distance = 48 * 1024 / static_cast<Index>(sizeof(Stored));
   const Index first_column = panel * panel_columns;
   const Index columns_left = block.matrix.columns - first_column;
   const bool whole = columns_left >= panel_columns;
@@ -254,7 +254,7 @@ void multiply_panel(const ProductBlock<Scalar>& block, Index panel, Index first_
     const Index depth_left = blocking.depth - k0;
     const bool last = depth_left <= blocking.depth_step;
     const Index offset = (panel * blocking.depth + k0) * panel_columns;
-    TileStep<Scalar> step;
+    TileStep<Scalar, Stored> step;
     step.b = block.matrix.panels + offset;
     step.depth = last ? depth_left : blocking.depth_step;
     step.bias = last ? bias : nullptr;
@@ -286,9 +286,9 @@ void multiply_panel(const ProductBlock<Scalar>& block, Index panel, Index first_
 }
 
 /// One block of rows: packs them, then hands out (run of panels, share of the groups).
-template <class Scalar>
+template <class Scalar, class Stored>
 void multiply_block(const ProductSource<Scalar>& source, Index first_row,
-                    const ProductBlocking& blocking, const PanelMatrix<Scalar>& matrix,
+                    const ProductBlocking& blocking, const PanelMatrix<Stored>& matrix,
                     const ProductTarget<Scalar>& target, const ProductScratch<Scalar>& scratch,
                     Index threads) {
   constexpr Index pack_alone = Index{1}
@@ -297,7 +297,7 @@ void multiply_block(const ProductSource<Scalar>& source, Index first_row,
   parallel_for(pack_threads, blocking.groups, [&](Index group, Index) {
     pack_rows(source, first_row, blocking, group, scratch.packed_rows);
   });
-  const ProductBlock<Scalar> block{
+  const ProductBlock<Scalar, Stored> block{
       blocking,
       scratch.packed_rows,
       matrix,
@@ -336,8 +336,8 @@ inline bool product_is_short(Index rows, Index columns, Index depth) {
 /// The source has the matrix's depth, ≥ 1; scratch is take_product_scratch's for at least these
 /// extents. Source, target and scratch do not overlap. On at most `threads` threads; the bits of a
 /// row depend on nothing but the row, W and bias.
-template <class Scalar>
-void multiply(const ProductSource<Scalar>& source, const PanelMatrix<Scalar>& matrix,
+template <class Scalar, class Stored>
+void multiply(const ProductSource<Scalar>& source, const PanelMatrix<Stored>& matrix,
               const ProductTarget<Scalar>& target, const ProductScratch<Scalar>& scratch,
               Index threads) {
   if (source.rows == 0 || matrix.columns == 0) return;

@@ -18,7 +18,7 @@ void read_all_features(const Call<Scalar>& call, const StagePlan<Scalar>& stage,
 }
 
 /// The logits of a gate with a product of its own.
-template <class Scalar>
+template <class Weight, class Scalar>
 void project_gate(const Call<Scalar>& call, const StagePlan<Scalar>& stage, int s) {
   const Stream<Scalar>& stream = call.streams[s];
   const Index row = call.plan.streams[s].row;
@@ -33,9 +33,9 @@ void project_gate(const Call<Scalar>& call, const StagePlan<Scalar>& stage, int 
     source.row_stride = stage.depth;
   }
   const Scalar* const bias = call.weights.input_bias[s];
-  multiply<Scalar>(
-      source,
-      {call.weights.gate_panels + stage.panel_offset, stage.logits(call.plan.shape), stage.depth},
+  const Weight* const panels = static_cast<const Weight*>(call.weights.gate_panels);
+  multiply<Scalar, Weight>(
+      source, {panels + stage.panel_offset, stage.logits(call.plan.shape), stage.depth},
       {stream.projected + stage.first_column, row,
        bias == nullptr ? nullptr : bias + stage.first_column},
       call.memory.product, call.threads);
@@ -43,25 +43,25 @@ void project_gate(const Call<Scalar>& call, const StagePlan<Scalar>& stage, int 
 
 /// [q | k | v | gate logits][t, :] = x[t, :] · Wᵀ + b      x: [T, E], W: [columns, E]: one pass over x
 ///
-/// In cross-attention [q | gate logits] of x and [k | v | gate logits] of the context.
-template <class Scalar>
+/// In cross-attention [q | gate logits] of x and [k | v | gate logits] of the context. The weights are stored as Weight.
+template <class Weight, class Scalar>
 void project(const Call<Scalar>& call) {
   for (int s = 0; s < 2; ++s) {
     const Stream<Scalar>& stream = call.streams[s];
     const StreamPlan& plan = call.plan.streams[s];
     if (stream.x.rows() == 0) continue;
-    multiply<Scalar>({.data = stream.x.data(),
+    multiply<Scalar, Weight>({.data = stream.x.data(),
                       .rows = stream.x.rows(),
                       .row_stride = stream.x.row_stride(),
                       .groups = 1,
                       .group_width = plan.width,
                       .group_stride = plan.width},
-                     call.weights.input[s],
+                     call.weights.input[s].template as<Weight>(),
                      {stream.projected, plan.row, call.weights.input_bias[s]}, call.memory.product,
                      call.threads);
     for (const StagePlan<Scalar>& stage : call.plan.stages)
       if (stage.has_own_product() && call.plan.stream_of(stage.position) == s)
-        project_gate(call, stage, s);
+        project_gate<Weight>(call, stage, s);
   }
 }
 

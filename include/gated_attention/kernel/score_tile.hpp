@@ -31,8 +31,8 @@ GATED_ATTENTION_INLINE Packet<Scalar> visible_scores(const Packet<Scalar>& value
 /// What is left to do to raw scores of a group, `packets` packets of each row from `first_key` on, where rows do not see all
 /// of them or stages change them: the stages, then the unit of the softmax, then −inf for what a row does not see, then
 /// the maxima. `fresh`: lane_maxima is written, not raised.
-template <class Scalar>
-void finish_scores(const AttendTile<Scalar>& tile, Index group, Index first_key, Index packets,
+template <class Scalar, class Stored>
+void finish_scores(const AttendTile<Scalar, Stored>& tile, Index group, Index first_key, Index packets,
                    bool fresh, Scalar* scores, Scalar* lane_maxima) {
   const Packet<Scalar> unit =
       packet::broadcast<Scalar>(tile.score_stage_count > 0 ? tile.score_unit : Scalar(1));
@@ -57,8 +57,8 @@ void finish_scores(const AttendTile<Scalar>& tile, Index group, Index first_key,
 }
 
 /// Whether some stage masks all that the rows of a group see of the `count` keys from `first_key` on.
-template <class Scalar>
-bool stages_hide(const AttendTile<Scalar>& tile, Index group, Index first_key, Index count) {
+template <class Scalar, class Stored>
+bool stages_hide(const AttendTile<Scalar, Stored>& tile, Index group, Index first_key, Index count) {
   for (Index r = group * panel_rows; r < (group + 1) * panel_rows; ++r) {
     const Index begin = std::max(tile.keys[r].begin, first_key);
     const Index end = std::min(tile.keys[r].end, first_key + count);
@@ -77,10 +77,11 @@ bool stages_hide(const AttendTile<Scalar>& tile, Index group, Index first_key, I
 /// scores[r, :] = q[r, :] · keys, lane_maxima[r] = their maximum
 ///   panel_rows rows × Packets packets of group `group`; keys: [depth][64]
 ///
-/// `plain`: every row sees every key, and there are no stages.
-template <int Packets, class Scalar>
-void score_tile(const AttendTile<Scalar>& tile, Index group, const Scalar* keys, bool plain,
-                Index first_key, bool fresh, Scalar* scores, Scalar* lane_maxima) {
+/// `plain`: every row sees every key, and there are no stages. key_scales: of these keys, where they have scales.
+template <int Packets, class Scalar, class Stored>
+void score_tile(const AttendTile<Scalar, Stored>& tile, Index group, const Stored* keys,
+                const Scalar* key_scales, bool plain, Index first_key, bool fresh, Scalar* scores,
+                Scalar* lane_maxima) {
   const Index depth = tile.layout.key_dim;
   const Scalar* const q = tile.q + group * panel_rows * depth;
   Packet<Scalar> c[panel_rows][std::size_t{Packets}];
@@ -90,6 +91,14 @@ void score_tile(const AttendTile<Scalar>& tile, Index group, const Scalar* keys,
     for (int j = 0; j < Packets; ++j) c[r][j] = packet::zero<Scalar>();
   }
   accumulate<panel_rows, Packets>(c, q, depth, Index{1}, keys, panel_columns, depth);
+  if constexpr (KeyValueLayout<Scalar, Stored>::scaled) {
+    GATED_ATTENTION_UNROLL
+    for (int j = 0; j < Packets; ++j) {
+      const Packet<Scalar> scale = packet::load<Scalar>(key_scales + j * lanes<Scalar>);
+      GATED_ATTENTION_UNROLL
+      for (int r = 0; r < panel_rows; ++r) c[r][j] = packet::mul(c[r][j], scale);
+    }
+  }
   GATED_ATTENTION_UNROLL
   for (int r = 0; r < panel_rows; ++r) {
     GATED_ATTENTION_UNROLL
@@ -122,21 +131,27 @@ void hide_scores(Index packets, bool fresh, Scalar* scores, Scalar* lane_maxima)
 
 /// Scores of one group over the columns [column, column + tile_columns) of the 64-key block that
 /// starts at `block_key`, without the packets at either end that no row sees.
-template <class Scalar>
-void score_group(const AttendTile<Scalar>& tile, Index group, Index step, Index block_key,
+template <class Scalar, class Stored>
+void score_group(const AttendTile<Scalar, Stored>& tile, Index group, Index step, Index block_key,
                  Index column) {
   constexpr Index width = lanes<Scalar>;
   const Index base = block_key + column;
   const Index first = tile.first_key(group), last = tile.last_key(group);
-  const Index low = std::max(first - base, Index{0}) / width;
-  const Index high = std::min(detail::divide_up(last - base, width), Index{panel_packets});
+  constexpr Index together = stored_lanes<Scalar, Stored>;
+  const Index low = std::max(first - base, Index{0}) / together * together / width;
+  const Index high =
+      std::min(detail::round_up(last - base, together) / width, Index{panel_packets});
   if (low >= high) return;
   const Index from = base + low * width, row = group * panel_rows;
   const RowKeys* row_keys = tile.keys + row;
   const bool plain = tile.score_stage_count == 0 && row_keys[panel_rows - 1].begin <= from &&
                      row_keys[0].end >= base + high * width;
   const bool fresh = from <= std::max(first, step);
-  const Scalar* keys = tile.block(block_key) + (from - block_key);
+  const Stored* const block = tile.block(block_key);
+  const Stored* const keys = block + (from - block_key);
+  const Scalar* key_scales = nullptr;
+  if constexpr (KeyValueLayout<Scalar, Stored>::scaled)
+    key_scales = tile.layout.key_scales(block) + (from - block_key);
   Scalar* scores = tile.scores + row * softmax_keys + (from - step);
   if (tile.irregular) {
     if (stages_hide(tile, group, from, (high - low) * width))
@@ -144,7 +159,7 @@ void score_group(const AttendTile<Scalar>& tile, Index group, Index step, Index 
     tile.hidden[2 * group + (block_key - step) / block_keys] = false;
   }
   const auto run = [&]<int Packets>() {
-    score_tile<Packets>(tile, group, keys, plain, from, fresh, scores,
+    score_tile<Packets>(tile, group, keys, key_scales, plain, from, fresh, scores,
                         tile.lane_maxima + row * width);
   };
   switch (high - low) {

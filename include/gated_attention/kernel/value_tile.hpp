@@ -22,8 +22,8 @@ enum class Continue {
 ///
 /// weights: [rows, softmax_keys]. values: the panel of either block of the step, [64 keys][width],
 /// of which the keys [begin, end) of the step enter, ascending.
-template <int Rows, int Packets, class Scalar>
-void value_tile(const Scalar* weights, const Scalar* const (&values)[2], Index width, Index begin,
+template <int Rows, int Packets, class Scalar, class Stored>
+void value_tile(const Scalar* weights, const Stored* const (&values)[2], Index width, Index begin,
                 Index end, Continue start, const Scalar* factor, Scalar* output,
                 Index output_stride) {
   Packet<Scalar> c[std::size_t{Rows}][std::size_t{Packets}];
@@ -59,9 +59,9 @@ void value_tile(const Scalar* weights, const Scalar* const (&values)[2], Index w
 }
 
 /// The values of one step: the same channels of the panel of either block, [64 keys][width].
-template <class Scalar>
+template <class Stored>
 struct StepValues {
-  const Scalar* half[2] = {nullptr, nullptr};
+  const Stored* half[2] = {nullptr, nullptr};
   Index width = 0;
   bool finite = true;  ///< both blocks
 };
@@ -70,11 +70,11 @@ struct StepValues {
 /// rows see before and after them (the triangles of a diagonal and of a window's edge) goes row by row, so that each row
 /// sums its own keys in ascending order and reads no other. A block that stages mask whole is left out. Where they mask
 /// single keys and not all values are finite, each row goes by itself over the keys that have a weight.
-template <int Packets, class Scalar>
+template <int Packets, class Scalar, class Stored>
 class ValueGroup {
  public:
-  ValueGroup(const AttendTile<Scalar>& tile, Index group, Index step,
-             const StepValues<Scalar>& values, Scalar* output, Index output_stride)
+  ValueGroup(const AttendTile<Scalar, Stored>& tile, Index group, Index step,
+             const StepValues<Stored>& values, Scalar* output, Index output_stride)
       : keys_(tile.keys + group * panel_rows),
         weights_(tile.scores + group * panel_rows * softmax_keys),
         factor_(tile.factor + group * panel_rows),
@@ -133,15 +133,15 @@ class ValueGroup {
   const RowKeys* keys_;
   const Scalar* weights_;
   const Scalar* factor_;
-  const StepValues<Scalar>& values_;
+  const StepValues<Stored>& values_;
   Index step_, low_, high_;
   Scalar* output_;
   Index output_stride_;
 };
 
 /// Brings `channels` channels of what the epilogue of a group's rows needs into cache.
-template <class Scalar>
-void fetch_ahead(const AttendTile<Scalar>& tile, Index group, Index channel, Index channels) {
+template <class Scalar, class Stored>
+void fetch_ahead(const AttendTile<Scalar, Stored>& tile, Index group, Index channel, Index channels) {
   for (const HeadsView<const Scalar>& view : tile.ahead) {
     if (view.empty()) continue;
     const Index last = std::min((group + 1) * panel_rows, view.tokens() * view.heads());
@@ -151,8 +151,8 @@ void fetch_ahead(const AttendTile<Scalar>& tile, Index group, Index channel, Ind
 }
 
 /// The share [from, from + count) of a value panel of either block of the step that starts at `step`.
-template <class Scalar>
-void fetch_values(const AttendTile<Scalar>& tile, Index step, Index panel, Index from,
+template <class Scalar, class Stored>
+void fetch_values(const AttendTile<Scalar, Stored>& tile, Index step, Index panel, Index from,
                   Index count) {
   for (const Index key : {step, step + block_keys})
     if (tile.has_step(key))

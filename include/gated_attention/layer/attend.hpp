@@ -3,10 +3,12 @@
 
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "gated_attention/core/batch.hpp"
 #include "gated_attention/core/memory.hpp"
-#include "gated_attention/kernel/attend.hpp"
+#include "gated_attention/kernel/first_token.hpp"
+#include "gated_attention/kernel/gate_scores.hpp"
 #include "gated_attention/kernel/plan.hpp"
 #include "gated_attention/layer/check.hpp"
 
@@ -24,6 +26,7 @@ struct AttendShape {
 template <class Scalar>
 struct AttendBatch {
   HeadsView<const Scalar> q;                ///< [T, Hq, D], normalised and rotated
+  HeadsView<const Scalar> kept_q = {};      ///< [T, Hq, D], StreamingWindow at in-cache positions: q rotated for the kept keys
   HeadsView<const Scalar> k;                ///< [S, Hkv, D]
   HeadsView<const Scalar> v;                ///< [S, Hkv, Dv]
   HeadsView<const Scalar> gate_logits = {}; ///< of the gate: [T, Hq or 1 (SharedHeads), Dv or 1 (Headwise)]
@@ -51,6 +54,9 @@ template <class Scalar>
 struct AttendResults {
   HeadsView<Scalar> attention = {};     ///< [T, Hq, Dv], the output before any stage
   MatrixView<Scalar> log_sum_exp = {};  ///< [T, Hq], ln Σ exp(score) over the keys (no sink); −∞ where none is seen
+  MatrixView<Scalar> first_token_attention = {};  ///< [T, Hq], the probability of each sequence's first key; wants
+                                                  ///< log_sum_exp beside it
+  HeadsView<Scalar> gate_scores = {};  ///< of the gate, after its activation: [T, Hq or 1 (SharedHeads), Dv or 1 (Headwise)]
 };
 
 namespace detail {
@@ -149,7 +155,8 @@ class Attend {
                 "gated_attention: Attend takes the logits of one gate: combine two gates' scores outside");
   static constexpr bool there_is_at_most_one_mask = detail::count_masks<Stages...> <= 1;
   static_assert(there_is_at_most_one_mask,
-                "gated_attention: attention has one mask: keep one of Causal, SlidingWindow and Bidirectional");
+                "gated_attention: attention has one mask: keep one of Causal, CausalTopLeft, SlidingWindow, "
+                "StreamingWindow, PrefixCausal, Bidirectional and BidirectionalWindow");
   static constexpr bool no_stage_is_written_twice = !every_stage_stands_at_sdpa || !there_is_at_most_one_gate ||
                                                     !there_is_at_most_one_mask ||
                                                     (... && (detail::times_in<Stages, Stages...> == 1));
@@ -179,19 +186,25 @@ class Attend {
     return {limits.tokens, size.keys, limits.sequences, limits.threads};
   }
 
-  /// out [T, Hq, Dv] must not overlap q, k, v or the logits. A ShapeError names what does not fit, with both numbers,
+  /// out [T, Hq, Dv] lies apart from q, k, v and the logits; rows may interleave in one matrix. A ShapeError names what does not fit, with both numbers,
   /// before anything is written. On one thread no allocation, lock or system call.
   void operator()(const AttendBatch<Scalar>& batch, AttendWorkspace<Attend>& workspace, HeadsView<Scalar> out,
                   const AttendResults<Scalar>& results = {}) const {
     check(batch, workspace, true, results);
     check_heads("out", out, batch.q.tokens());
+    for (const auto& [name, view] : {std::pair{"q", batch.q}, std::pair{"kept_q", batch.kept_q}, std::pair{"k", batch.k},
+                                     std::pair{"v", batch.v}, std::pair{"gate_logits", batch.gate_logits}})
+      kernel::check_apart("Attend", "out", out, name, view);
     detail::Arena arena(workspace.data());
     const Pieces pieces = lay_out(arena, workspace.size());
     kernel::AttendArguments<Scalar> arguments = begin(batch, pieces, workspace.size());
     arguments.out = out;
     arguments.attention = results.attention;
     arguments.log_sum_exp = results.log_sum_exp;
-    kernel::attend(arguments, pieces.scratch, workspace.size().threads);
+    kernel::attend<Scalar>(arguments, pieces.scratch, workspace.size().threads);
+    if (!results.first_token_attention.empty())
+      kernel::record_first_token<Scalar>(arguments, plan_.scale, results.first_token_attention);
+    record_gate(batch, results);
   }
 
   /// What attention over these keys alone leaves, for merge: no stage has run, and gate_logits and sinks are not read.
@@ -204,11 +217,11 @@ class Attend {
     kernel::AttendArguments<Scalar> arguments = begin(batch, pieces, workspace.size());
     arguments.stage_count = 0;
     arguments.partial = out;
-    kernel::attend(arguments, pieces.scratch, workspace.size().threads);
+    kernel::attend<Scalar>(arguments, pieces.scratch, workspace.size().threads);
   }
 
   /// out = stages(output / sum) of merged parts: the epilogue of a whole call, with its bits. Of the batch only gate_logits
-  /// and sinks are read.
+  /// and sinks are read, so that results.first_token_attention cannot be had from it.
   void finish(const PartialAttention<Scalar>& merged, const AttendBatch<Scalar>& batch,
               AttendWorkspace<Attend>& workspace, HeadsView<Scalar> out, const AttendResults<Scalar>& results = {}) const {
     const Index tokens = merged.output.tokens(), group = shape_.query_heads / shape_.kv_heads;
@@ -217,6 +230,10 @@ class Attend {
     check_stages(batch, tokens);
     check_heads("out", out, tokens);
     check_results(results, tokens);
+    if (!results.first_token_attention.empty())
+      detail::raise<ShapeError>("Attend::finish: results.first_token_attention of ", tokens,
+                                " rows needs the keys, of which merged parts keep ", 0);
+    kernel::check_apart("Attend::finish", "out", out, "gate_logits", batch.gate_logits);
     detail::Arena arena(workspace.data());
     const Pieces pieces = lay_out(arena, workspace.size());
     kernel::AttendArguments<Scalar> arguments;
@@ -225,12 +242,13 @@ class Attend {
     arguments.attention = results.attention;
     arguments.log_sum_exp = results.log_sum_exp;
     kernel::finish_partial(arguments, merged, group, layout().value_channels(), pieces.row);
+    record_gate(batch, results);
   }
 
  private:
   struct Pieces {
-    Scalar* blocks;
-    kernel::AttendSequence<Scalar>* sequences;
+    std::byte* blocks;
+    kernel::AttendSequence* sequences;
     RowStage<Scalar>* stages;
     ScoreStage<Scalar>* score_stages;
     Scalar* row;  ///< [G, value_channels]
@@ -254,9 +272,9 @@ class Attend {
     // A part of the keys may begin within a block, so that a sequence has one block more.
     const Index blocks = kernel::most_blocks(size.keys, size.sequences) + size.sequences;
     pieces.blocks =
-        arena.take<Scalar>(detail::checked_product(blocks, shape_.kv_heads * layout().elements(), "Attend"));
+        arena.take<std::byte>(detail::checked_product(blocks, shape_.kv_heads * layout().bytes(), "Attend"));
     pieces.row = arena.take<Scalar>(shape_.query_heads / shape_.kv_heads * layout().value_channels());
-    pieces.sequences = arena.take<kernel::AttendSequence<Scalar>>(size.sequences);
+    pieces.sequences = arena.take<kernel::AttendSequence>(size.sequences);
     pieces.stages = arena.take<RowStage<Scalar>>(static_cast<Index>(plan_.stages.size()));
     pieces.score_stages = arena.take<ScoreStage<Scalar>>(static_cast<Index>(plan_.score_stages.size()));
     pieces.scratch = kernel::AttendScratch<Scalar>(arena, {.query_heads = shape_.query_heads,
@@ -284,6 +302,7 @@ class Attend {
     kernel::AttendArguments<Scalar> arguments;
     bind(batch, pieces, arguments);
     arguments.q = batch.q;
+    arguments.kept_q = batch.kept_q;
     arguments.sequences = pieces.sequences;
     arguments.sequence_count = sequences;
     arguments.score_stages = pieces.score_stages;
@@ -307,8 +326,10 @@ class Attend {
       pieces.sequences[i] = {.first_token = token,
                              .tokens = tokens,
                              .bounds = bounds,
-                             .blocks = {pieces.blocks + block * shape_.kv_heads * layout().elements(),
-                                        layout().elements(), blocks * layout().elements(), nullptr, 0, first_block}};
+                             .blocks = {.base = pieces.blocks + block * shape_.kv_heads * layout().bytes(),
+                                        .block_stride = layout().bytes(),
+                                        .head_stride = blocks * layout().bytes(),
+                                        .first_block = first_block}};
       token += tokens;
       block += blocks;
     }
@@ -328,8 +349,8 @@ class Attend {
         const Index from = std::max(block * block_keys, batch.first_key), lane = from % block_keys;
         const Index count = std::min((block + 1) * block_keys, end) - from;
         const Index row = first_row + from - batch.first_key;
-        Scalar* const to = const_cast<Scalar*>(blocks.block(head, block));
-        if (lane > 0) to[layout().flag_offset()] = Scalar(1);  // nothing stands before it
+        Scalar* const to = blocks.template block<Scalar>(head, block);
+        if (lane > 0) *layout().flag(to) = 1;  // nothing stands before it
         kernel::write_keys(to, layout(), lane, count, batch.k.row(row, head), batch.k.token_stride());
         kernel::write_values(to, layout(), lane, count, batch.v.row(row, head), batch.v.token_stride());
       });
@@ -409,6 +430,30 @@ class Attend {
     if (!results.log_sum_exp.empty())
       kernel::check_extents("Attend", "results.log_sum_exp", results.log_sum_exp.rows(),
                             results.log_sum_exp.columns(), tokens, shape_.query_heads, "query_heads");
+    const MatrixView<Scalar>& first = results.first_token_attention;
+    if (!first.empty()) {
+      kernel::check_extents("Attend", "results.first_token_attention", first.rows(), first.columns(), tokens,
+                            shape_.query_heads, "query_heads");
+      if (results.log_sum_exp.empty())
+        detail::raise<ShapeError>("Attend: results.first_token_attention of ", tokens,
+                                  " rows is computed from results.log_sum_exp, which has ", 0);
+    }
+    if (results.gate_scores.empty()) return;
+    const kernel::StagePlan<Scalar>* const gate = kernel::last_gate_at(plan_, Position::sdpa);
+    if (gate == nullptr)
+      detail::raise<ShapeError>("Attend: results.gate_scores has ", results.gate_scores.tokens(),
+                                " tokens, there are 0 gates");
+    check_view("results.gate_scores", results.gate_scores, tokens, gate->logit_heads(plan_.shape),
+               gate->logit_width(plan_.shape));
+  }
+
+  /// The gate's scores, where they are wanted.
+  void record_gate(const AttendBatch<Scalar>& batch, const AttendResults<Scalar>& results) const {
+    const HeadsView<Scalar>& scores = results.gate_scores;
+    for (Index t = 0; t < scores.tokens(); ++t)
+      for (Index h = 0; h < scores.heads(); ++h)
+        kernel::last_gate_at(plan_, Position::sdpa)
+            ->activate(batch.gate_logits.row(t, h), scores.width(), scores.row(t, h));
   }
 
   void check(const AttendBatch<Scalar>& batch, const AttendWorkspace<Attend>& workspace, bool with_stages,
@@ -416,6 +461,10 @@ class Attend {
     const Index tokens = batch.q.tokens(), keys = batch.k.tokens(), sequences = sequence_count(batch);
     check_workspace(workspace);
     check_view("q", batch.q, tokens, shape_.query_heads, shape_.head_dim);
+    const Index kept_tokens = plan_.mask.in_cache ? tokens : 0;
+    if (batch.kept_q.tokens() != kept_tokens)
+      detail::raise<ShapeError>("Attend: kept_q has ", batch.kept_q.tokens(), " tokens, not ", kept_tokens);
+    if (kept_tokens > 0) check_view("kept_q", batch.kept_q, tokens, shape_.query_heads, shape_.head_dim);
     check_view("k", batch.k, keys, shape_.kv_heads, shape_.head_dim);
     check_view("v", batch.v, keys, shape_.kv_heads, plan_.shape.value_width());
     if (batch.first_key < 0) detail::raise<ShapeError>("Attend: first_key is ", batch.first_key, ", the least is 0");

@@ -22,7 +22,7 @@ inline Index length_of(std::span<const Index> lengths, Index sequence, Index all
 /// Keys and values that were prepared before: a sequence's blocks, and how many keys it has.
 template <class Scalar>
 struct PreparedKeys {
-  const Scalar* blocks = nullptr;
+  const std::byte* blocks = nullptr;
   const SequencePlace* places = nullptr;
   Index sequences = 0;
 };
@@ -42,7 +42,7 @@ Stream<Scalar> place_stream(const WorkspaceMemory<Scalar>& memory, int s, const 
     place.tokens = length_of(lengths, i, x.rows());
     stream.places[i] = place;
     place.first_token += place.tokens;
-    place.first_block += detail::divide_up(place.tokens, block_keys);
+    place.first_block += place.blocks();
   }
   stream.block_count = place.first_block;
   return stream;
@@ -50,10 +50,11 @@ Stream<Scalar> place_stream(const WorkspaceMemory<Scalar>& memory, int s, const 
 
 /// The blocks of one sequence in memory that holds those of all, head by head.
 template <class Scalar>
-KeyValueSequence<const Scalar> blocks_of(const Scalar* blocks, const SequencePlace& place, const Shape& shape) {
-  const Index elements = KeyValueLayout<Scalar>{shape.head_dim, shape.value_width()}.elements();
-  return {blocks + place.first_block * shape.kv_heads * elements, elements,
-          detail::divide_up(place.tokens, block_keys) * elements, nullptr, 0};
+KeyValueSequence blocks_of(std::byte* blocks, const SequencePlace& place, const Shape& shape) {
+  const Index bytes = KeyValueLayout<Scalar>{shape.head_dim, shape.value_width()}.bytes();
+  return {.base = blocks + place.first_block * shape.kv_heads * bytes,
+          .block_stride = bytes,
+          .head_stride = place.blocks() * bytes};
 }
 
 /// The context of a batch fits the layer: there is one where keys and values come from one, and none otherwise.
@@ -97,9 +98,6 @@ void check_forward(const CallObjects<Scalar>& objects, const Batch<Scalar>& batc
   check_alias(function, batch.x, y);
   if (!batch.context.empty()) check_alias(function, batch.context, y);
   check_results(function, plan, results, tokens, plan.shape.is_cross() ? batch.context.rows() : tokens);
-  if (prepared != nullptr && !results.first_token_attention.empty())
-    detail::raise<ShapeError>(function, ": results.first_token_attention of ", tokens,
-                              " rows needs the context itself, of which a prepared one keeps ", 0, " rows");
   check_prefixes(function, plan.mask, batch.prefixes, sequences);
 }
 
@@ -123,7 +121,9 @@ Call<Scalar> begin_forward(const CallObjects<Scalar>& objects, const Batch<Scala
         .first_token = x.places[i].first_token,
         .tokens = x.places[i].tokens,
         .bounds = plan.mask.bounds(x.places[i].tokens, key_places[i].tokens, prefix_of(batch.prefixes, i)),
-        .blocks = blocks_of<Scalar>(prepared != nullptr ? prepared->blocks : memory.blocks, key_places[i], plan.shape)};
+        // A prepared context's are only read.
+        .blocks = blocks_of<Scalar>(prepared != nullptr ? const_cast<std::byte*>(prepared->blocks) : memory.blocks,
+                                    key_places[i], plan.shape)};
   const Index score_stages =
       bind_score_stages(objects.function, plan, batch, memory.sequences, sequences, memory.score_stages);
   return {.plan = plan,
@@ -141,7 +141,7 @@ Call<Scalar> begin_forward(const CallObjects<Scalar>& objects, const Batch<Scala
 
 /// The beginning of prepare_context: a call of the context alone, whose blocks lie at `blocks`. Fills `places`.
 template <class Scalar>
-Call<Scalar> begin_context(const CallObjects<Scalar>& objects, const Batch<Scalar>& batch, Scalar* blocks,
+Call<Scalar> begin_context(const CallObjects<Scalar>& objects, const Batch<Scalar>& batch, std::byte* blocks,
                            SequencePlace* places) {
   check_objects(objects, Batch<Scalar>{});
   check_context(objects, batch, false);

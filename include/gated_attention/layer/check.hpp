@@ -223,6 +223,26 @@ void check_alias(const char* function, const MatrixView<const Scalar>& x, const 
                               " elements behind its start: y must be x itself or lie apart from it");
 }
 
+/// Refuses two views that share an element, or that may: rows of one matrix that lie side by side do not.
+template <class T, class U>
+void check_apart(const char* function, const char* name, const HeadsView<T>& view, const char* other_name,
+                 const HeadsView<U>& other) {
+  if (view.empty() || other.empty() || view.tokens() == 0 || other.tokens() == 0) return;
+  const auto span = [](const auto& v) { return (v.heads() - 1) * v.head_stride() + v.width(); };
+  const std::less<const void*> before;
+  if (!before(view.data(), other.row(other.tokens() - 1, 0) + span(other)) ||
+      !before(other.data(), view.row(view.tokens() - 1, 0) + span(view)))
+    return;
+  const Index stride = view.token_stride(), gap = other.data() - view.data();
+  if (stride == other.token_stride() && stride > 0) {
+    const Index offset = (gap % stride + stride) % stride;  // of the other's rows in a row of this stride
+    if (offset >= span(view) && offset + span(other) <= stride) return;
+  }
+  detail::raise<ShapeError>(function, ": ", name, " overlaps ", other_name, ", which starts ", gap,
+                            " elements behind it, with rows of ", span(view), " and ", span(other),
+                            " elements: they must lie apart");
+}
+
 template <class Scalar>
 void check_results(const char* function, const LayerPlan<Scalar>& plan, const Results<Scalar>& results, Index tokens,
                    Index keys) {
@@ -296,9 +316,9 @@ StageTable<Scalar> bind_stages(const LayerPlan<Scalar>& plan, const Scalar* para
 }
 
 /// One view per sequence, of the call's extents, where the layer has the stage that reads it; none where it has not.
-template <class Scalar, class View>
+template <class View>
 void check_score_views(const char* function, const char* name, const char* stage, bool wanted,
-                       std::span<const View> views, Index query_heads, const AttendSequence<Scalar>* sequences,
+                       std::span<const View> views, Index query_heads, const AttendSequence* sequences,
                        Index sequence_count) {
   const Index expected = wanted ? sequence_count : 0;
   if (static_cast<Index>(views.size()) != expected)
@@ -319,7 +339,7 @@ void check_score_views(const char* function, const char* name, const char* stage
 /// The stages at Scores with the batch's views, into the workspace.
 template <class Scalar, class SomeBatch>
 Index bind_score_stages(const char* function, const LayerPlan<Scalar>& plan, const SomeBatch& batch,
-                        const AttendSequence<Scalar>* sequences, Index sequence_count, ScoreStage<Scalar>* to) {
+                        const AttendSequence* sequences, Index sequence_count, ScoreStage<Scalar>* to) {
   using Kind = typename ScoreStagePlan<Scalar>::Kind;
   bool biased = false, masked = false;
   for (const ScoreStagePlan<Scalar>& stage : plan.score_stages) {

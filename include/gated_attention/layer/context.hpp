@@ -26,9 +26,9 @@ class Context {
   Context(const Layer& layer, const ContextLimits& limits)
       : shape_(layer.shape()), limits_(limits), places_(static_cast<std::size_t>(checked(limits).sequences)) {
     const KeyValueLayout<Scalar> layout{shape_.head_dim, shape_.value_width()};
-    const Index blocks = detail::checked_product(kernel::most_blocks(limits.tokens, limits.sequences),
-                                                 shape_.kv_heads * layout.elements(), "Context");
-    memory_ = detail::AlignedBytes(detail::checked_product(blocks, static_cast<Index>(sizeof(Scalar)), "Context"));
+    const Index bytes = detail::checked_product(kernel::most_blocks(limits.tokens, limits.sequences),
+                                                 shape_.kv_heads * layout.bytes(), "Context");
+    memory_ = detail::AlignedBytes(bytes);
   }
 
   const ContextLimits& limits() const { return limits_; }
@@ -39,8 +39,8 @@ class Context {
   Index keys(Index sequence = 0) const { return places_[static_cast<std::size_t>(sequence)].tokens; }
 
   // For the layer.
-  Scalar* blocks() { return reinterpret_cast<Scalar*>(memory_.data()); }
-  const Scalar* blocks() const { return reinterpret_cast<const Scalar*>(memory_.data()); }
+  std::byte* blocks() { return memory_.data(); }
+  const std::byte* blocks() const { return memory_.data(); }
   kernel::SequencePlace* places() { return places_.data(); }
   const kernel::SequencePlace* places() const { return places_.data(); }
   void set_sequences(Index sequences) { sequences_ = sequences; }

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "gated_attention/kernel/attend_call.hpp"
-#include "gated_attention/kernel/first_token.hpp"
 #include "gated_attention/kernel/gate_scores.hpp"
 #include "gated_attention/kernel/output.hpp"
 #include "gated_attention/kernel/prepare.hpp"
 #include "gated_attention/kernel/project.hpp"
 #include "gated_attention/layer/begin.hpp"
 #include "gated_attention/layer/context.hpp"
+#include "gated_attention/layer/extend.hpp"
 #include "gated_attention/layer/packed_weights.hpp"
 #include "gated_attention/layer/parameters.hpp"
 #include "gated_attention/layer/tensors.hpp"
@@ -90,6 +90,10 @@ class GatedAttention {
   /// Whether a tensor's neutral value is 1 (a norm weight by the convention Plain).
   bool starts_at_one(const std::string& name) const { return tensors_.starts_at_one(name); }
 
+  /// Whether a stage of the type is written in the layer, SlidingWindow for one.
+  template <class Stage>
+  static constexpr bool has_stage = detail::holds<Stage>(static_cast<const Stages*>(nullptr));
+
   /// How many numbers a layer of this type and that shape learns.
   static constexpr Index parameter_count(const Shape& shape) {
     return detail::count_parameters(static_cast<const WrittenOut*>(nullptr), shape);
@@ -113,13 +117,43 @@ class GatedAttention {
   /// is checked before anything is written: a ShapeError names what does not fit, with both numbers. On the workspace's
   /// threads; with one thread no allocation, lock or system call. Several calls may share the layer and the weights, each
   /// with its own workspace. The bits of a token's output depend on its sequence alone: not on the batch, nor on threads.
-  void forward(const Batch<Scalar>& batch, const PackedWeights<GatedAttention>& weights,
+  template <class Weight>
+  void forward(const Batch<Scalar>& batch, const PackedWeights<GatedAttention, Weight>& weights,
                Workspace<GatedAttention>& workspace, MatrixView<Scalar> y, const Results<Scalar>& results = {}) const {
-    run(kernel::begin_forward<Scalar>(objects("GatedAttention::forward", weights, workspace), batch, y, results));
+    run<Weight>(kernel::begin_forward<Scalar>(objects("GatedAttention::forward", weights, workspace), batch, y, results));
+  }
+
+  /// Appends each sequence's tokens to the cache, whose sequences are the batch's, and gives their outputs: prefill, chunked
+  /// prefill and one-token decoding are this one function. A sequence without new tokens has a length of 0.
+  ///
+  /// Positions go on where the cache ends, unless batch.positions says otherwise; views of scores have cache.size() + T keys.
+  /// Where the cache stores the layer's scalar, a token's output has the bits that forward gives it over the whole sequence;
+  /// in any case it does not depend on the chunks it came in, nor on the kind of cache, the batch or the threads. The cache
+  /// grows when all is done: a ShapeError, also for a full cache, leaves everything as it was. Otherwise as forward.
+  template <class Weight, KeyValueCache Cache>
+  void extend(const Batch<Scalar>& batch, const PackedWeights<GatedAttention, Weight>& weights, Cache& cache,
+              Workspace<GatedAttention>& workspace, MatrixView<Scalar> y, const Results<Scalar>& results = {}) const {
+    static constexpr bool no_query_sees_later_keys =
+        !(has_stage<Bidirectional> || has_stage<BidirectionalWindow> || has_stage<CausalTopLeft>);
+    static_assert(no_query_sees_later_keys,
+                  "gated_attention: a token that is appended to a cache cannot see later ones: give the layer Causal, "
+                  "SlidingWindow, StreamingWindow or PrefixCausal, or call forward");
+    using Stored = typename Cache::Stored;
+    kernel::Call<Scalar> call =
+        kernel::begin_extend<Scalar>(objects("GatedAttention::extend", weights, workspace), batch, cache, y, results);
+    kernel::project<Weight>(call);
+    while (kernel::next_pass(call, batch, cache)) {
+      kernel::prepare<Stored>(call);
+      kernel::attend<Stored>(call);
+    }
+    kernel::record_gate_scores(call);
+    kernel::output<Weight>(call);
+    kernel::end_extend(call, batch, cache);
   }
 
   /// Cross-attention over contexts that were prepared before; batch.context is empty. Otherwise as above.
-  void forward(const Batch<Scalar>& batch, const PackedWeights<GatedAttention>& weights,
+  template <class Weight>
+  void forward(const Batch<Scalar>& batch, const PackedWeights<GatedAttention, Weight>& weights,
                const Context<GatedAttention>& context, Workspace<GatedAttention>& workspace, MatrixView<Scalar> y,
                const Results<Scalar>& results = {}) const {
     if (context.shape() != shape())
@@ -127,13 +161,14 @@ class GatedAttention {
                                 context.shape().context_dim, " and ", context.shape().kv_heads,
                                 " kv heads, this layer's are ", shape().context_dim, " and ", shape().kv_heads);
     const kernel::PreparedKeys<Scalar> keys{context.blocks(), context.places(), context.sequences()};
-    run(kernel::begin_forward<Scalar>(objects("GatedAttention::forward", weights, workspace), batch, y, results,
-                                      &keys));
+    run<Weight>(kernel::begin_forward<Scalar>(objects("GatedAttention::forward", weights, workspace), batch, y,
+                                              results, &keys));
   }
 
   /// Projects and prepares batch.context [S, context_dim] once, for many calls of forward; batch.x is not read. The
   /// workspace's limits name the context_tokens. What `context` held before is gone.
-  void prepare_context(const Batch<Scalar>& batch, const PackedWeights<GatedAttention>& weights,
+  template <class Weight>
+  void prepare_context(const Batch<Scalar>& batch, const PackedWeights<GatedAttention, Weight>& weights,
                        Workspace<GatedAttention>& workspace, Context<GatedAttention>& context) const {
     const Index sequences = kernel::count_sequences(batch.context_lengths);
     if (batch.context.rows() > context.limits().tokens || sequences > context.limits().sequences)
@@ -145,8 +180,8 @@ class GatedAttention {
                                 context.shape().context_dim, ", this layer's is ", shape().context_dim);
     const kernel::Call<Scalar> call = kernel::begin_context<Scalar>(
         objects("GatedAttention::prepare_context", weights, workspace), batch, context.blocks(), context.places());
-    kernel::project(call);
-    kernel::prepare(call);
+    kernel::project<Weight>(call);
+    kernel::prepare<Scalar>(call);
     context.set_sequences(sequences);
   }
 
@@ -157,16 +192,17 @@ class GatedAttention {
   static Limits complete(const Limits& limits) { return kernel::complete_limits(limits); }
 
  private:
+  template <class Weight>
   static void run(const kernel::Call<Scalar>& call) {
-    kernel::project(call);
-    kernel::prepare(call);
+    kernel::project<Weight>(call);
+    kernel::prepare<Scalar>(call);
     kernel::record_gate_scores(call);
-    kernel::attend(call);
-    if (!call.results.first_token_attention.empty()) kernel::record_first_token(call);
-    kernel::output(call);
+    kernel::attend<Scalar>(call);
+    kernel::output<Weight>(call);
   }
 
-  kernel::CallObjects<Scalar> objects(const char* function, const PackedWeights<GatedAttention>& weights,
+  template <class Weight>
+  kernel::CallObjects<Scalar> objects(const char* function, const PackedWeights<GatedAttention, Weight>& weights,
                                       const Workspace<GatedAttention>& workspace) const {
     return {function,           plan_, weights.shape(), weights.tensors(), workspace.shape(), workspace.limits(),
             workspace.memory()};

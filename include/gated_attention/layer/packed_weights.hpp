@@ -13,10 +13,10 @@ inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 namespace kernel {
 
 /// Packs rows of weights and biases of one stream's projection.
-template <class Scalar>
+template <class Scalar, class Weight>
 struct InputPacker {
   Index depth;
-  Scalar* panels;
+  Weight* panels;
   Scalar* bias;  ///< null: the stream has none
 
   /// Rows [heads · width, E] to columns from `column` on, heads `stride` columns apart.
@@ -41,9 +41,9 @@ bool has_input_bias(const LayerPlan<Scalar>& plan, int stream) {
 }
 
 /// q, k and v with their biases, each in the stream that it is projected from.
-template <class Scalar>
+template <class Scalar, class Weight>
 void pack_projections(const LayerPlan<Scalar>& plan, const Parameters<Scalar>& parameters,
-                      const InputPacker<Scalar> (&packers)[2]) {
+                      const InputPacker<Scalar, Weight> (&packers)[2]) {
   struct Projection {
     const char *weight, *bias;
     bool biased;
@@ -59,24 +59,24 @@ void pack_projections(const LayerPlan<Scalar>& plan, const Parameters<Scalar>& p
       {"v_proj.weight", "v_proj.bias", plan.value_bias, keys, shape.kv_heads, shape.value_width(), plan.value_column,
        plan.value_stride}};
   for (const Projection& p : projections) {
-    const InputPacker<Scalar>& packer = packers[p.stream];
+    const InputPacker<Scalar, Weight>& packer = packers[p.stream];
     packer.weight(parameters[p.weight].data(), p.heads, p.width, p.column, p.stride);
     if (p.biased) packer.add_bias(parameters[p.bias].data(), p.heads, p.width, p.column, p.stride);
   }
 }
 
 /// One gate: in its stream's one pass, or in panels of its own.
-template <class Scalar>
+template <class Scalar, class Weight>
 void pack_gate(const LayerPlan<Scalar>& plan, const StagePlan<Scalar>& stage, const Parameters<Scalar>& parameters,
-               const InputPacker<Scalar>& packer, Scalar* gate_panels) {
+               const InputPacker<Scalar, Weight>& packer, Weight* gate_panels) {
   const Index heads = stage.logit_heads(plan.shape), width = stage.logit_width(plan.shape), rows = heads * width;
   const Scalar* const weight = parameters.data(stage.first_tensor);
   Index next = stage.first_tensor + 1;
   if (stage.origin == GateOrigin::hidden) {
     packer.weight(weight, heads, width, stage.first_column, width);
   } else {
-    Scalar* const panels = gate_panels + stage.panel_offset;
-    clear_padding(panels, rows, stage.depth);
+    Weight* const panels = gate_panels + stage.panel_offset;
+    clear_padding<Scalar>(panels, rows, stage.depth);
     pack_columns<Scalar>(panels, stage.depth, 0, MatrixView<const Scalar>(weight, rows, stage.depth));
   }
   if (stage.bias != BiasShape::none) {
@@ -91,16 +91,16 @@ void pack_gate(const LayerPlan<Scalar>& plan, const StagePlan<Scalar>& stage, co
 }
 
 /// Everything that is projected from a stream side by side in one matrix, and its biases in one row.
-template <class Scalar>
-void pack_input(const LayerPlan<Scalar>& plan, const Parameters<Scalar>& parameters, Scalar* const (&panels)[2],
-                Scalar* const (&biases)[2], Scalar* gate_panels) {
+template <class Scalar, class Weight>
+void pack_input(const LayerPlan<Scalar>& plan, const Parameters<Scalar>& parameters, Weight* const (&panels)[2],
+                Scalar* const (&biases)[2], Weight* gate_panels) {
   for (int s = 0; s < 2; ++s) {
     const StreamPlan& stream = plan.streams[s];
     if (panels[s] != nullptr)
-      clear_columns(panels[s], stream.width, 0, detail::round_up(stream.columns, panel_columns));
+      clear_columns<Scalar>(panels[s], stream.width, 0, detail::round_up(stream.columns, panel_columns));
     if (biases[s] != nullptr) std::fill_n(biases[s], stream.row, Scalar(0));
   }
-  const InputPacker<Scalar> packers[2] = {{plan.streams[0].width, panels[0], biases[0]},
+  const InputPacker<Scalar, Weight> packers[2] = {{plan.streams[0].width, panels[0], biases[0]},
                                           {plan.streams[1].width, panels[1], biases[1]}};
   pack_projections(plan, parameters, packers);
   for (const StagePlan<Scalar>& stage : plan.stages)
@@ -151,8 +151,8 @@ void check_tensors(const std::vector<TensorInfo>& expected, const Parameters<Sca
   }
 }
 
-/// Packed tensors and the memory they lie in: compiled once per scalar, not per layer.
-template <class Scalar>
+/// Packed tensors and the memory they lie in: compiled once per scalar and type of weights, not per layer.
+template <class Scalar, class Weight>
 class PackedMemory {
  public:
   PackedMemory(const LayerPlan<Scalar>& plan, const std::vector<TensorInfo>& expected,
@@ -165,7 +165,7 @@ class PackedMemory {
     const Pieces pieces = lay_out(arena, plan);
     pack_input(plan, parameters, pieces.input, pieces.input_bias, pieces.gate_panels);
     const MatrixView<const Scalar> output = parameters["o_proj.weight"];
-    clear_padding(pieces.output, output.rows(), output.columns());
+    clear_padding<Scalar>(pieces.output, output.rows(), output.columns());
     pack_columns<Scalar>(pieces.output, output.columns(), 0, output);
     if (plan.output_bias) std::copy_n(parameters["o_proj.bias"].data(), output.rows(), pieces.output_bias);
     pack_stages(plan, parameters, pieces.stages);
@@ -184,9 +184,10 @@ class PackedMemory {
 
  private:
   struct Pieces {
-    Scalar* input[2];
+    Weight* input[2];
     Scalar* input_bias[2];
-    Scalar *gate_panels, *output, *output_bias, *stages;
+    Weight *gate_panels, *output;
+    Scalar *output_bias, *stages;
   };
 
   static Pieces lay_out(detail::Arena& arena, const LayerPlan<Scalar>& plan) {
@@ -195,11 +196,11 @@ class PackedMemory {
     for (int s = 0; s < 2; ++s) {
       const StreamPlan& stream = plan.streams[s];
       if (stream.columns == 0) continue;
-      pieces.input[s] = arena.take<Scalar>(panel_elements(stream.columns, stream.width));
+      pieces.input[s] = arena.take<Weight>(panel_elements(stream.columns, stream.width));
       if (has_input_bias(plan, s)) pieces.input_bias[s] = arena.take<Scalar>(stream.row);
     }
-    pieces.gate_panels = arena.take<Scalar>(plan.gate_panel_elements);
-    pieces.output = arena.take<Scalar>(panel_elements(shape.model_dim, shape.query_heads * shape.value_width()));
+    pieces.gate_panels = arena.take<Weight>(plan.gate_panel_elements);
+    pieces.output = arena.take<Weight>(panel_elements(shape.model_dim, shape.query_heads * shape.value_width()));
     if (plan.output_bias) pieces.output_bias = arena.take<Scalar>(shape.model_dim);
     pieces.stages = arena.take<Scalar>(plan.stage_parameters);
     return pieces;
@@ -211,12 +212,17 @@ class PackedMemory {
 
 }  // namespace kernel
 
-/// A layer's weights as its kernels read them: packed once, shared freely between threads. Belongs to the instruction set
-/// it was packed for. Movable, not copyable.
-template <class Layer>
+/// A layer's weights as its kernels read them: packed once, shared freely between threads. The matrices are stored as
+/// Weight, float, bfloat16 or half, rounded to nearest even when they are packed and widened in registers; biases, norms
+/// and constant logits stay in the layer's scalar. Belongs to the instruction set it was packed for. Movable, not copyable.
+template <class Layer, class Weight = typename Layer::Scalar>
 class PackedWeights {
  public:
   using Scalar = typename Layer::Scalar;
+
+  static constexpr bool weights_can_be_stored_so = detail::stores_weights<Weight, Scalar>;
+  static_assert(weights_can_be_stored_so,
+                "gated_attention: weights are stored as the layer's scalar, float, bfloat16 or half");
 
   /// Packs the parameters of a layer; a ShapeError names the first tensor that does not fit.
   PackedWeights(const Layer& layer, const Parameters<Scalar>& parameters)
@@ -231,13 +237,18 @@ class PackedWeights {
 
  private:
   Shape shape_;
-  kernel::PackedMemory<Scalar> packed_;
+  kernel::PackedMemory<Scalar, Weight> packed_;
 };
 
-/// Packs parameters for a layer's kernels.
+/// Packs parameters for a layer's kernels; pack(attention, parameters, stored_as<bfloat16>) in fewer bits.
 template <class Layer>
 PackedWeights<Layer> pack(const Layer& layer, const Parameters<typename Layer::Scalar>& parameters) {
   return PackedWeights<Layer>(layer, parameters);
+}
+template <class Layer, class Weight>
+PackedWeights<Layer, Weight> pack(const Layer& layer, const Parameters<typename Layer::Scalar>& parameters,
+                                  StoredAs<Weight>) {
+  return PackedWeights<Layer, Weight>(layer, parameters);
 }
 
 }  // namespace GATED_ATTENTION_INSTRUCTION_SET

@@ -68,18 +68,6 @@ struct ExpNumbers<double> {
   static constexpr double exp_infinity = 710;
 };
 
-/// A packet of 32-bit integers as large as a packet of floats. (Named through Scalar, so that it is
-/// looked up only where it is used.)
-template <class Scalar>
-using WordPacket = typename Eigen::internal::unpacket_traits<
-    Packet<std::conditional_t<std::is_floating_point_v<Scalar>, float, Scalar>>>::integer_packet;
-
-template <class Scalar>
-concept HasWordPacket = requires {
-  typename WordPacket<Scalar>;
-}
-&&sizeof(Packet<Scalar>) == sizeof(WordPacket<Scalar>);
-
 /// 2^n of n + scaler: the integer n stands in the last bits (float) or in the last bits of the
 /// upper word (double), and the shift takes it to the exponent's place.
 template <class Scalar>

@@ -3,6 +3,7 @@
 
 #include <Eigen/Core>
 #include <cstddef>
+#include <type_traits>
 
 #include "gated_attention/core/index.hpp"
 #include "gated_attention/core/instruction_set.hpp"
@@ -21,6 +22,18 @@ using Packet = typename Eigen::internal::packet_traits<Scalar>::type;
 /// How many numbers a packet holds.
 template <class Scalar>
 inline constexpr Index lanes = Eigen::internal::unpacket_traits<Packet<Scalar>>::size;
+
+/// A packet of 32-bit integers as large as a packet of floats. (Named through Scalar, so that it is
+/// looked up only where it is used.)
+template <class Scalar>
+using WordPacket = typename Eigen::internal::unpacket_traits<
+    Packet<std::conditional_t<std::is_floating_point_v<Scalar>, float, Scalar>>>::integer_packet;
+
+template <class Scalar>
+concept HasWordPacket = requires {
+  typename WordPacket<Scalar>;
+}
+&&sizeof(Packet<Scalar>) == sizeof(WordPacket<Scalar>);
 
 // GCC 12 takes the deliberately undefined operands inside its own AVX-512 intrinsics for mistakes
 // (its bug 105593) and says so wherever they are inlined; that is why every use of such an

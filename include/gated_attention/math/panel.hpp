@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "gated_attention/math/packet.hpp"
+#include "gated_attention/math/stored_packet.hpp"
 
 namespace gated_attention {
 inline namespace GATED_ATTENTION_INSTRUCTION_SET {
@@ -25,17 +25,18 @@ namespace kernel {
 
 /// c[r][j] += Σ_k a[r·row_stride + k·depth_stride] · b[k·columns + j·lanes + …]      k = 0 … depth − 1 in this order
 ///
-/// The library's one product loop. Every element of the result is one chain of fused multiply-adds (multiply, then add,
+/// b holds Stored numbers, widened on the way: column n of a row lies at stored_place(n), and b starts where packets that
+/// lie together do. The library's one product loop. Every element of the result is one chain of fused multiply-adds (multiply, then add,
 /// where there is no such instruction) over ascending k, whatever the tile's rows and packets: splitting depth over calls
 /// that continue from c, or rows over tiles, changes no bit.
-template <std::size_t Rows, std::size_t Packets, class Scalar>
+template <std::size_t Rows, std::size_t Packets, class Scalar, class Stored>
 GATED_ATTENTION_INLINE void accumulate(Packet<Scalar> (&c)[Rows][Packets], const Scalar* a,
-                                       Index row_stride, Index depth_stride, const Scalar* b, Index columns,
+                                       Index row_stride, Index depth_stride, const Stored* b, Index columns,
                                        Index depth) {
   for (Index k = 0; k < depth; ++k) {
     Packet<Scalar> column[Packets];
     GATED_ATTENTION_UNROLL
-    for (Index j = 0; j < static_cast<Index>(Packets); ++j) column[j] = packet::load<Scalar>(b + j * lanes<Scalar>);
+    for (Index j = 0; j < static_cast<Index>(Packets); ++j) column[j] = packet::load_stored<Scalar>(b, j);
     GATED_ATTENTION_UNROLL
     for (Index r = 0; r < static_cast<Index>(Rows); ++r) {
       const Packet<Scalar> element = packet::broadcast<Scalar>(a[r * row_stride]);

@@ -17,6 +17,8 @@ struct MaskRule {
   Index after = -1;
   bool top_left = false;
   bool prefixed = false;
+  Index kept = 0;         ///< keys from the first on that every query sees
+  bool in_cache = false;  ///< positions count only the keys that a query sees
 
   /// The visible keys of each of `tokens` queries over `keys` keys; bottom-right: the last query stands at the last key.
   constexpr KeyBounds bounds(Index tokens, Index keys, Index prefix = 0) const {
@@ -24,7 +26,8 @@ struct MaskRule {
             .shift = top_left ? 0 : keys - tokens,
             .before = before,
             .after = after,
-            .prefix = prefixed ? prefix : 0};
+            .prefix = prefixed ? prefix : 0,
+            .kept = kept};
   }
 };
 
@@ -45,6 +48,30 @@ struct SlidingWindow {
   constexpr detail::MaskRule rule() const {
     if (window < 1) detail::raise<ShapeError>("SlidingWindow: window is ", Index{window}, ", the least is 1");
     return {.before = window - 1, .after = 0};
+  }
+};
+
+/// What a rotary position counts under StreamingWindow.
+enum class KeyPositions {
+  absolute,  ///< all tokens
+  in_cache,  ///< the keys that the query sees: as if the window followed the kept keys without a gap
+};
+
+/// The first `kept` keys for ever, and the last `window` keys up to the own position, which counts (StreamingLLM, Xiao et
+/// al. 2023). With KeyPositions::in_cache a query p meets the kept keys with a copy of its own that is rotated for the
+/// position p − (keys between the two runs), so that no stored key is ever rotated again.
+struct StreamingWindow {
+  Required<Index> kept;
+  Required<Index> window;
+  KeyPositions positions = KeyPositions::absolute;
+
+  constexpr detail::MaskRule rule() const {
+    if (window < 1) detail::raise<ShapeError>("StreamingWindow: window is ", Index{window}, ", the least is 1");
+    if (kept < 0) detail::raise<ShapeError>("StreamingWindow: kept is ", Index{kept}, ", the least is 0");
+    return {.before = window - 1,
+            .after = 0,
+            .kept = kept,
+            .in_cache = positions == KeyPositions::in_cache && kept > 0};
   }
 };
 

@@ -188,6 +188,10 @@ constexpr int count_projection_biases = (0 + ... + (is_projection_bias<Stages> ?
 
 template <class Stage, class... Stages>
 constexpr int times_in = (0 + ... + (std::is_same_v<Stage, Stages> ? 1 : 0));
+template <class Stage, class... Stages>
+constexpr bool holds(const StageList<Stages...>*) {
+  return times_in<Stage, Stages...> > 0;
+}
 
 /// The activation of a layer that computes in Scalar; Identity, after a mistake was told.
 template <class Scalar, class A>
@@ -225,7 +229,7 @@ struct CheckedStages<StageList<Stages...>, StageList<Each...>> {
   static constexpr bool there_is_at_most_one_mask = count_masks<Stages...> <= 1;
   static_assert(there_is_at_most_one_mask,
                 "gated_attention: a layer has one mask: keep one of Causal, CausalTopLeft, SlidingWindow, "
-                "PrefixCausal, Bidirectional and BidirectionalWindow");
+                "StreamingWindow, PrefixCausal, Bidirectional and BidirectionalWindow");
   static constexpr bool there_is_at_most_one_rotation = count_ropes<Stages...> <= 1;
   static_assert(there_is_at_most_one_rotation,
                 "gated_attention: a layer has one Rope, which turns queries and keys alike: keep one");
