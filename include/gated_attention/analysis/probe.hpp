@@ -79,25 +79,28 @@ double fma_probe_gflops(int threads) {
   return sum;
 }
 
-/// What `threads` threads together read from memory, each its own part of a buffer far larger than
-/// the caches that a core owns, in GB/s.
+/// What `threads` threads together read from memory, in GB/s: each its own part of the next 128 MiB of a buffer far larger
+/// than all caches, so that nothing of it is at hand. One caller at a time.
 inline double read_bandwidth_gbs(int threads) {
-  constexpr std::size_t floats = std::size_t{1} << 26;  // 256 MiB
+  constexpr std::size_t floats = std::size_t{1} << 29, piece = std::size_t{1} << 25;
   static std::vector<float> buffer(floats, 1.0F);
-  const std::size_t part = floats / static_cast<std::size_t>(threads);
+  static std::size_t next = 0;
+  const float* const begin = buffer.data() + next;
+  next = (next + piece) % floats;
+  const std::size_t part = piece / static_cast<std::size_t>(threads);
   std::vector<float> sink(static_cast<std::size_t>(threads));
   const auto start = Clock::now();
   on_each_thread(threads, [&](int thread) {
-    const float* from = buffer.data() + part * static_cast<std::size_t>(thread);
+    const float* from = begin + part * static_cast<std::size_t>(thread);
+    constexpr std::size_t step = 4 * static_cast<std::size_t>(lanes<float>);
     Packet<float> sum[4] = {packet::zero<float>(), packet::zero<float>(), packet::zero<float>(),
                             packet::zero<float>()};
-    constexpr std::size_t step = 4 * static_cast<std::size_t>(lanes<float>);
     for (std::size_t i = 0; i + step <= part; i += step)
       for (std::size_t j = 0; j < 4; ++j)
-        sum[j] = Eigen::internal::padd(
+        sum[j] = packet::add(
             sum[j], packet::load<float>(from + i + j * static_cast<std::size_t>(lanes<float>)));
-    sink[static_cast<std::size_t>(thread)] = Eigen::internal::predux(Eigen::internal::padd(
-        Eigen::internal::padd(sum[0], sum[1]), Eigen::internal::padd(sum[2], sum[3])));
+    sink[static_cast<std::size_t>(thread)] = packet::reduce_add(
+        packet::add(packet::add(sum[0], sum[1]), packet::add(sum[2], sum[3])));
   });
   const double gigabytes =
       static_cast<double>(part) * static_cast<double>(threads) * sizeof(float) * 1e-9;

@@ -116,7 +116,7 @@ struct AttendScratch {
     const Index group = limits.query_heads / limits.kv_heads;
     const Index most =
         std::min(tokens_of_rows(attend_rows, group), std::max(limits.tokens, Index{1}));
-    rows = detail::round_up(most * group, panel_rows);
+    rows = std::max(detail::round_up(most * group, panel_rows), Index{many_rows});
     items = arena.take<AttendItem>(limits.tokens / tokens_of_rows(attend_least_rows, group) +
                                    limits.sequences);
     detail::Arena one;
@@ -258,9 +258,10 @@ void read_queries(const AttendArguments<Scalar>& call, const AttendItem& item, b
     else
       tile.keys[r] = {bounds.begin(token), bounds.end(token)};
   }
-  tile.groups = detail::divide_up(rows, panel_rows);
-  std::fill(to, tile.q + tile.groups * panel_rows * dim, Scalar(0));
-  std::fill(tile.keys + rows, tile.keys + tile.groups * panel_rows, tile.keys[rows - 1]);
+  tile.group_rows = group_rows_for(rows);
+  tile.groups = detail::divide_up(rows, tile.group_rows);
+  std::fill(to, tile.q + tile.rows() * dim, Scalar(0));
+  std::fill(tile.keys + rows, tile.keys + tile.rows(), tile.keys[rows - 1]);
 }
 
 /// row ← row · factor; 0 where nothing was seen
@@ -426,7 +427,7 @@ void attend_item(const AttendArguments<Scalar>& call, const AttendItem& item, In
 
   const KeySegments segments(sequence.bounds, item.first_token, item.tokens);
   const Index stride = tile.layout.value_channels(), count = segments.count();
-  const Index rows = detail::round_up(item.tokens * tile.group_heads, panel_rows);
+  const Index rows = item.tokens * tile.group_heads;
   const bool alone = item.pieces == 1;
   const Index first = alone ? 0 : piece, last = alone ? count : piece + 1;
   const SoftmaxPart<Scalar> total =

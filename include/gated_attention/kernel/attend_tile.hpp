@@ -14,6 +14,9 @@ namespace gated_attention {
 inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 namespace kernel {
 
+/// Rows of a micro-tile beside panel_rows, for tiles of that few rows: the heads of one new token.
+inline constexpr int few_rows = 4, many_rows = panel_packets == 4 ? 8 : panel_rows;
+
 /// Asks the second-level cache for the lines of `count` numbers from `from` on.
 template <class T>
 GATED_ATTENTION_INLINE void fetch(const T* from, Index count) {
@@ -31,14 +34,15 @@ struct RowKeys {
 /// memory.
 ///
 /// Row r belongs to token r / G and to head r mod G of the group. Rows come in groups of
-/// panel_rows; the rows that fill the last group up are queries of zeros that see what the last
+/// group_rows; the rows that fill the last group up are queries of zeros that see what the last
 /// true row sees. Neither end of `keys` decreases with r.
 template <class Scalar, class Stored>
 struct AttendTile {
   KeyValueLayout<Scalar, Stored> layout;
   KeyValueSequence blocks;
   Index kv_head = 0;
-  Index groups = 0;  ///< groups of panel_rows rows
+  Index groups = 0;      ///< groups of group_rows rows
+  Index group_rows = 0;  ///< one of those that with_rows knows
 
   // What the stages at Scores want to know; they cost nothing where there are none.
   const ScoreStage<Scalar>* score_stages = nullptr;
@@ -66,7 +70,7 @@ struct AttendTile {
   Scalar* factor = nullptr;        ///< [rows + lanes], 2^(old maximum − new maximum)
   bool* hidden = nullptr;          ///< [groups, 2]: a stage masks the whole of a block of the step
 
-  /// Takes what `rows` rows need from the arena; rows is a multiple of panel_rows.
+  /// Takes what `rows` rows need from the arena, grouped in any way: at least many_rows.
   void take(detail::Arena& arena, Index rows) {
     q = arena.take<Scalar>(rows * layout.key_dim + lanes<Scalar>);
     keys = arena.take<RowKeys>(rows);
@@ -75,15 +79,15 @@ struct AttendTile {
     lane_sums = arena.take<Scalar>(rows * lanes<Scalar>);
     step_maximum = arena.take<Scalar>(rows + lanes<Scalar>);
     factor = arena.take<Scalar>(rows + lanes<Scalar>);
-    hidden = arena.take<bool>(2 * rows / panel_rows);
+    hidden = arena.take<bool>(2 * detail::divide_up(rows, few_rows));
   }
 
   const Stored* block(Index key) const {
     return blocks.block<const Stored>(kv_head, key / block_keys);
   }
   /// The first and one past the last key that some row of the group sees.
-  Index first_key(Index group) const { return keys[group * panel_rows].begin; }
-  Index last_key(Index group) const { return keys[group * panel_rows + panel_rows - 1].end; }
+  Index first_key(Index group) const { return keys[group * group_rows].begin; }
+  Index last_key(Index group) const { return keys[(group + 1) * group_rows - 1].end; }
   /// Where the scores of row r from `key` on stand.
   ScoreRow score_row(Index r, Index key) const {
     const Index row = std::min(r, tokens * group_heads - 1);
@@ -95,9 +99,38 @@ struct AttendTile {
             .first_key = key,
             .keys = bounds.keys};
   }
+  Index rows() const { return groups * group_rows; }
   /// Does a step follow that starts at `step`?
   bool has_step(Index step) const { return step < last_key(groups - 1); }
 };
+
+/// Packets of a micro-tile of so many rows: what the registers hold.
+template <int Rows>
+inline constexpr int packets_beside = Rows > panel_rows ? panel_packets / 2 : panel_packets;
+
+/// How the rows of a tile are grouped. A group that is alone reads each key and value once, at the speed of memory: its kernels
+/// ask for what comes next as they go.
+constexpr Index group_rows_for(Index rows) {
+  return rows <= few_rows ? few_rows : rows <= many_rows ? many_rows : panel_rows;
+}
+
+/// Calls body<Rows>() with what group_rows_for said.
+template <class Body>
+GATED_ATTENTION_INLINE void with_rows(Index group_rows, const Body& body) {
+  if (group_rows == few_rows) return body.template operator()<few_rows>();
+  if constexpr (many_rows != panel_rows)
+    if (group_rows == many_rows) return body.template operator()<many_rows>();
+  body.template operator()<panel_rows>();
+}
+
+/// Calls body<packets>(), 1 ≤ packets ≤ Most.
+template <int Most, class Body>
+GATED_ATTENTION_INLINE void with_packets(Index packets, const Body& body) {
+  if constexpr (Most > 1) {
+    if (packets < Most) return with_packets<Most - 1>(packets, body);
+  }
+  body.template operator()<Most>();
+}
 
 }  // namespace kernel
 }  // namespace GATED_ATTENTION_INSTRUCTION_SET

@@ -17,15 +17,24 @@ enum class Continue {
   AsItIs
 };
 
+/// The values of one step: the same channels of the panel of either block, [64 keys][width].
+template <class Stored>
+struct StepValues {
+  const Stored* half[2] = {nullptr, nullptr};
+  Index width = 0;
+  bool finite = true;  ///< both blocks
+  Ahead ahead[2];      ///< what is wanted next, while either block is read
+};
+
 /// output[r, :] = start(output[r, :]) + Σ_key weights[r, key]·values[key, :]      Rows rows ×
 /// Packets packets
 ///
 /// weights: [rows, softmax_keys]. values: the panel of either block of the step, [64 keys][width],
-/// of which the keys [begin, end) of the step enter, ascending.
-template <int Rows, int Packets, class Scalar, class Stored>
-void value_tile(const Scalar* weights, const Stored* const (&values)[2], Index width, Index begin,
-                Index end, Continue start, const Scalar* factor, Scalar* output,
-                Index output_stride) {
+/// of which the keys [begin, end) of the step enter, ascending. `streaming`: they come from memory, and values.ahead is wanted
+/// next.
+template <int Rows, int Packets, bool streaming, class Scalar, class Stored>
+void value_tile(const Scalar* weights, const StepValues<Stored>& values, Index begin, Index end,
+                Continue start, const Scalar* factor, Scalar* output, Index output_stride) {
   Packet<Scalar> c[std::size_t{Rows}][std::size_t{Packets}];
   GATED_ATTENTION_UNROLL
   for (int r = 0; r < Rows; ++r) {
@@ -46,9 +55,14 @@ void value_tile(const Scalar* weights, const Stored* const (&values)[2], Index w
   for (Index half = 0; half < 2; ++half) {
     const Index first = std::max(begin - half * block_keys, Index{0});
     const Index last = std::min(end - half * block_keys, block_keys);
-    if (first < last)
-      accumulate<Rows, Packets>(c, weights + half * block_keys + first, softmax_keys, Index{1},
-                                values[half] + first * width, width, last - first);
+    if (first >= last) continue;
+    const Scalar* const from = weights + half * block_keys + first;
+    const Stored* const panel = values.half[half] + first * values.width;
+    if constexpr (streaming)
+      accumulate_ahead(c, from, softmax_keys, Index{1}, panel, values.width, last - first,
+                       values.ahead[half]);
+    else
+      accumulate(c, from, softmax_keys, Index{1}, panel, values.width, last - first);
   }
   GATED_ATTENTION_UNROLL
   for (int r = 0; r < Rows; ++r) {
@@ -58,26 +72,18 @@ void value_tile(const Scalar* weights, const Stored* const (&values)[2], Index w
   }
 }
 
-/// The values of one step: the same channels of the panel of either block, [64 keys][width].
-template <class Stored>
-struct StepValues {
-  const Stored* half[2] = {nullptr, nullptr};
-  Index width = 0;
-  bool finite = true;  ///< both blocks
-};
-
 /// One group's share of a step's values in Packets packets of channels. The keys that all rows see go together; what some
 /// rows see before and after them (the triangles of a diagonal and of a window's edge) goes row by row, so that each row
 /// sums its own keys in ascending order and reads no other. A block that stages mask whole is left out. Where they mask
 /// single keys and not all values are finite, each row goes by itself over the keys that have a weight.
-template <int Packets, class Scalar, class Stored>
+template <int Rows, int Packets, class Scalar, class Stored>
 class ValueGroup {
  public:
   ValueGroup(const AttendTile<Scalar, Stored>& tile, Index group, Index step,
              const StepValues<Stored>& values, Scalar* output, Index output_stride)
-      : keys_(tile.keys + group * panel_rows),
-        weights_(tile.scores + group * panel_rows * softmax_keys),
-        factor_(tile.factor + group * panel_rows),
+      : keys_(tile.keys + group * Rows),
+        weights_(tile.scores + group * Rows * softmax_keys),
+        factor_(tile.factor + group * Rows),
         values_(values),
         step_(step),
         low_(tile.irregular && tile.hidden[2 * group] ? block_keys : Index{0}),
@@ -86,29 +92,30 @@ class ValueGroup {
         output_stride_(output_stride) {}
 
   void run(Continue start, bool key_by_key) const {
-    const Index begin = inside(keys_[panel_rows - 1].begin), end = inside(keys_[0].end);
+    const Index begin = inside(keys_[Rows - 1].begin), end = inside(keys_[0].end);
     if (key_by_key) return each_row_by_weight(start);
     if (begin >= end) return each_row(0, softmax_keys, start);
     if (inside(keys_[0].begin) < begin) {
       each_row(0, begin, start);
       start = Continue::AsItIs;
     }
-    tile<panel_rows>(0, begin, end, start);
-    if (inside(keys_[panel_rows - 1].end) > end) each_row(end, softmax_keys, Continue::AsItIs);
+    tile<Rows>(0, begin, end, start);
+    if (inside(keys_[Rows - 1].end) > end) each_row(end, softmax_keys, Continue::AsItIs);
   }
 
  private:
   Index inside(Index key) const { return std::clamp(key - step_, low_, high_); }
 
-  template <int Rows>
+  template <int Count>
   void tile(Index row, Index begin, Index end, Continue start) const {
-    value_tile<Rows, Packets>(weights_ + row * softmax_keys, values_.half, values_.width, begin,
-                              end, start, factor_ + row, output_ + row * output_stride_,
-                              output_stride_);
+    constexpr bool streaming = Count == Rows && Rows != panel_rows;
+    value_tile<Count, Packets, streaming>(weights_ + row * softmax_keys, values_, begin, end, start,
+                                          factor_ + row, output_ + row * output_stride_,
+                                          output_stride_);
   }
 
   void each_row(Index from, Index to, Continue start) const {
-    for (Index r = 0; r < panel_rows; ++r) {
+    for (Index r = 0; r < Rows; ++r) {
       const Index begin = std::max(inside(keys_[r].begin), from),
                   end = std::min(inside(keys_[r].end), to);
       if (begin < end || start != Continue::AsItIs) tile<1>(r, begin, end, start);
@@ -116,7 +123,7 @@ class ValueGroup {
   }
 
   void each_row_by_weight(Continue start) const {
-    for (Index r = 0; r < panel_rows; ++r) {
+    for (Index r = 0; r < Rows; ++r) {
       const Scalar* const weight = weights_ + r * softmax_keys;
       const Index end = inside(keys_[r].end);
       Index key = inside(keys_[r].begin);
@@ -144,8 +151,8 @@ template <class Scalar, class Stored>
 void fetch_ahead(const AttendTile<Scalar, Stored>& tile, Index group, Index channel, Index channels) {
   for (const HeadsView<const Scalar>& view : tile.ahead) {
     if (view.empty()) continue;
-    const Index last = std::min((group + 1) * panel_rows, view.tokens() * view.heads());
-    for (Index r = group * panel_rows; r < last; ++r)
+    const Index last = std::min((group + 1) * tile.group_rows, view.tokens() * view.heads());
+    for (Index r = group * tile.group_rows; r < last; ++r)
       fetch(view.row(r / view.heads(), r % view.heads()) + channel, channels);
   }
 }
@@ -161,8 +168,9 @@ void fetch_values(const AttendTile<Scalar, Stored>& tile, Index step, Index pane
 
 /// The rows that the next micro-tile continues from, into the first-level cache.
 template <class Scalar>
-GATED_ATTENTION_INLINE void fetch_output(const Scalar* output, Index stride, Index packets) {
-  for (Index r = 0; r < panel_rows; ++r)
+GATED_ATTENTION_INLINE void fetch_output(const Scalar* output, Index rows, Index stride,
+                                         Index packets) {
+  for (Index r = 0; r < rows; ++r)
     for (Index j = 0; j < packets; ++j)
       packet::prefetch_near(output + r * stride + j * lanes<Scalar>);
 }

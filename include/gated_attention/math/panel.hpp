@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "gated_attention/core/memory.hpp"
 #include "gated_attention/math/stored_packet.hpp"
 
 namespace gated_attention {
@@ -45,6 +46,33 @@ GATED_ATTENTION_INLINE void accumulate(Packet<Scalar> (&c)[Rows][Packets], const
     }
     a += depth_stride;
     b += columns;
+  }
+}
+
+/// Memory that is wanted in the second-level cache soon: `lines` cache lines from `next` on.
+struct Ahead {
+  const std::byte* next = nullptr;
+  Index lines = 0;
+};
+
+/// accumulate over a panel that comes from memory: the request for each line goes out while the sums wait for others, those
+/// of `ahead` evenly spread, those of the panel itself a few steps of depth before they are needed.
+template <std::size_t Rows, std::size_t Packets, class Scalar, class Stored>
+GATED_ATTENTION_INLINE void accumulate_ahead(Packet<Scalar> (&c)[Rows][Packets], const Scalar* a,
+                                             Index row_stride, Index depth_stride, const Stored* b, Index columns,
+                                             Index depth, Ahead ahead) {
+  constexpr Index chunk = 4, near = 16;
+  constexpr Index line = detail::alignment / static_cast<Index>(sizeof(Stored));
+  const Index chunk_lines = detail::divide_up(ahead.lines, detail::divide_up(depth, chunk));
+  for (Index left = depth; left > 0; left -= chunk) {
+    for (Index i = 0; i < chunk_lines && ahead.lines > 0; ++i, --ahead.lines, ahead.next += detail::alignment)
+      packet::prefetch_far(ahead.next);
+    for (Index k = 0; k < chunk; ++k)
+      for (Index i = 0; i < static_cast<Index>(Packets) * lanes<Scalar>; i += line)
+        packet::prefetch_near(b + (near + k) * columns + i);
+    accumulate(c, a, row_stride, depth_stride, b, columns, left < chunk ? left : chunk);
+    a += chunk * depth_stride;
+    b += chunk * columns;
   }
 }
 
