@@ -117,6 +117,156 @@ void bench_attend(benchmark::State& state, const Heads& heads, Index context, in
   state.counters["share_%"] = bench::median(shares);
 }
 
+/// A layer with weights, caches and rows to feed it.
+template <class Layer>
+struct Running {
+  Layer attention;
+  Parameters<float> parameters{attention};
+  Workspace<Layer> workspace;
+  std::vector<float> x, y;
+
+  Running(const Layer& layer, const Limits& limits) : attention(layer), workspace(layer, limits) {
+    initialize(parameters, 1);
+    std::mt19937 generator(2);
+    std::normal_distribution<float> normal;
+    x.resize(static_cast<std::size_t>(limits.tokens * layer.shape().model_dim));
+    y.resize(x.size());
+    for (float& value : x) value = normal(generator);
+  }
+
+  Batch<float> batch(Index first, Index tokens, std::span<const Index> lengths = {}) const {
+    const Index width = attention.shape().model_dim;
+    return {.x = MatrixView<const float>(x.data() + first * width, tokens, width), .lengths = lengths};
+  }
+  MatrixView<float> out(Index first, Index tokens) {
+    const Index width = attention.shape().model_dim;
+    return {y.data() + first * width, tokens, width};
+  }
+};
+
+auto decoder_layer() {
+  return compose<float>({.model_dim = 2048, .query_heads = 16, .kv_heads = 4, .head_dim = 128},
+                        QkNorm<>{.eps = 1e-6}, Rope<>{.theta = 1e6}, Causal{}, Gate<at::Sdpa>{});
+}
+
+/// A prompt of 2048 tokens, in chunks.
+void bench_prefill(benchmark::State& state, Index chunk, int threads) {
+  constexpr Index tokens = 2048;
+  Running running(decoder_layer(), {.tokens = tokens, .threads = threads});
+  const auto weights = pack(running.attention, running.parameters);
+  ContiguousCache cache(running.attention, {.tokens = tokens});
+  std::vector<double> times;
+  for (auto _ : state) {
+    cache.reset();
+    const auto start = bench::Clock::now();
+    for (Index t = 0; t < tokens; t += chunk)
+      running.attention.extend(running.batch(t, chunk), weights, cache, running.workspace, running.out(t, chunk));
+    times.push_back(bench::seconds_since(start));
+    state.SetIterationTime(times.back());
+  }
+  state.counters["ms"] = bench::median(times) * 1e3;
+  state.counters["tokens/s"] = static_cast<double>(tokens) / bench::median(times);
+}
+
+/// One token of the whole layer behind `context` keys: weights and cache as Stored.
+template <class Stored>
+void bench_token(benchmark::State& state, Index context, int threads) {
+  Running running(decoder_layer(), {.tokens = 256, .threads = threads});
+  const auto weights = pack(running.attention, running.parameters, stored_as<Stored>);
+  ContiguousCache cache(running.attention, {.tokens = context + 4096}, stored_as<Stored>);
+  for (Index t = 0; t < context; t += 256)
+    running.attention.extend(running.batch(0, 256), weights, cache, running.workspace, running.out(0, 256));
+  const double row = static_cast<double>(4 * 2 * 128 * sizeof(Stored));
+  const double bytes = static_cast<double>(weights.bytes()) + static_cast<double>(context) * row;
+  std::vector<double> times, shares;
+  for (auto _ : state) {
+    // Reading the probe's memory drives weights and cache out of the processor's caches.
+    const double before = bench::read_bandwidth_gbs(threads) / 3 + bench::read_bandwidth_gbs(threads) / 3 +
+                          bench::read_bandwidth_gbs(threads) / 3;
+    const auto start = bench::Clock::now();
+    running.attention.extend(running.batch(0, 1), weights, cache, running.workspace, running.out(0, 1));
+    times.push_back(bench::seconds_since(start));
+    state.SetIterationTime(times.back());
+    shares.push_back(100 * bytes / times.back() * 1e-9 / before);
+  }
+  state.counters["us"] = bench::median(times) * 1e6;
+  state.counters["share_%"] = bench::median(shares);
+}
+
+/// 32 sequences of different lengths in one call: 24 decode one token, 6 bring a chunk, 2 have nothing.
+void bench_ragged(benchmark::State& state, int threads) {
+  constexpr Index sequences = 32;
+  Running running(decoder_layer(), {.tokens = 2048, .sequences = sequences, .threads = threads});
+  const auto weights = pack(running.attention, running.parameters);
+  ContiguousCache cache(running.attention, {.tokens = 4096, .sequences = sequences});
+  std::vector<Index> past(sequences), more(sequences);
+  Index new_tokens = 0;
+  for (Index i = 0; i < sequences; ++i) {
+    past[static_cast<std::size_t>(i)] = i * i * 3;  // 0 … 2883
+    more[static_cast<std::size_t>(i)] = i % 16 == 15 ? 0 : i % 5 == 3 ? 40 + i : 1;
+    new_tokens += more[static_cast<std::size_t>(i)];
+  }
+  std::vector<Index> one(sequences);
+  for (Index i = 0; i < sequences; ++i)
+    for (Index t = 0; t < past[static_cast<std::size_t>(i)]; t += 2048) {
+      const Index now = std::min(past[static_cast<std::size_t>(i)] - t, Index{2048});
+      one.assign(sequences, 0);
+      one[static_cast<std::size_t>(i)] = now;
+      running.attention.extend(running.batch(0, now, one), weights, cache, running.workspace, running.out(0, now));
+    }
+  std::vector<double> times;
+  for (auto _ : state) {
+    const auto start = bench::Clock::now();
+    running.attention.extend(running.batch(0, new_tokens, more), weights, cache, running.workspace,
+                             running.out(0, new_tokens));
+    times.push_back(bench::seconds_since(start));
+    state.SetIterationTime(times.back());
+    for (Index i = 0; i < sequences; ++i) cache.truncate(i, past[static_cast<std::size_t>(i)]);
+  }
+  state.counters["ms"] = bench::median(times) * 1e3;
+  state.counters["tokens"] = static_cast<double>(new_tokens);
+}
+
+/// One token of a small static layer behind a full window, on one thread: what a real-time caller waits for.
+void bench_small(benchmark::State& state) {
+  constexpr Shape shape{.model_dim = 64, .query_heads = 4, .kv_heads = 4, .head_dim = 16};
+  Running running(compose<float>(Static<shape>{}, Rope<>{.theta = 1e4}, SlidingWindow{.window = 64}, Gate<at::Sdpa>{}),
+                  {.tokens = 256, .threads = 1});
+  const auto weights = pack(running.attention, running.parameters);
+  RingCache cache(running.attention, {});
+  running.attention.extend(running.batch(0, 256), weights, cache, running.workspace, running.out(0, 256));
+  for (auto _ : state)
+    running.attention.extend(running.batch(0, 1), weights, cache, running.workspace, running.out(0, 1));
+}
+
+void register_layers() {
+  for (const int threads : {1, 2}) {
+    const std::string end = "/threads:" + std::to_string(threads);
+    for (const Index chunk : {128, 512, 2048})
+      benchmark::RegisterBenchmark(("BM_prefill/tokens:2048/chunk:" + std::to_string(chunk) + end).c_str(),
+                                   bench_prefill, chunk, threads)
+          ->UseManualTime()
+          ->Unit(benchmark::kMillisecond)
+          ->Iterations(5);
+    for (const Index context : {512, 4096, 32768}) {
+      const std::string name = "BM_decode_layer/context:" + std::to_string(context) + end + "/stored:";
+      benchmark::RegisterBenchmark((name + "float").c_str(), bench_token<float>, context, threads)
+          ->UseManualTime()
+          ->Unit(benchmark::kMicrosecond)
+          ->Iterations(15);
+      benchmark::RegisterBenchmark((name + "bfloat16").c_str(), bench_token<bfloat16>, context, threads)
+          ->UseManualTime()
+          ->Unit(benchmark::kMicrosecond)
+          ->Iterations(15);
+    }
+    benchmark::RegisterBenchmark(("BM_ragged/sequences:32" + end).c_str(), bench_ragged, threads)
+        ->UseManualTime()
+        ->Unit(benchmark::kMillisecond)
+        ->Iterations(9);
+  }
+  benchmark::RegisterBenchmark("BM_one_token/E:64/heads:4/dim:16/window:64", bench_small)->Unit(benchmark::kNanosecond);
+}
+
 void register_attend() {
   for (const Heads& heads : {Heads{16, 4, 128}, Heads{16, 2, 256}, Heads{32, 4, 128}})
     for (const Index context : {512, 4096, 32768, 131072})
@@ -141,6 +291,7 @@ void register_attend() {
 
 int main(int argc, char** argv) {
   register_attend();
+  register_layers();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();
