@@ -38,12 +38,12 @@ struct ScoreView {
   constexpr T* row(Index head, Index token) const { return data + head * head_stride + token * token_stride; }
 };
 
-/// What a call reads: the rows of whole sequences, back to back.
+/// What a call reads: the rows of whole sequences, or of what each sequence gets to a cache, back to back.
 template <class Scalar>
 struct Batch {
   MatrixView<const Scalar> x = {};         ///< [T, E], the pre-normed hidden states
   std::span<const Index> lengths = {};     ///< tokens of each sequence, summing to T, zeros allowed; empty: one sequence
-  std::span<const Index> positions = {};   ///< of each row, for Rope; empty: 0, 1, … in each sequence
+  std::span<const Index> positions = {};   ///< of each row, for Rope; empty: 0, 1, … in each sequence, or on from a cache
   MatrixView<const Scalar> context = {};   ///< [S, context_dim], cross-attention: where keys and values come from
   std::span<const Index> context_lengths = {};    ///< tokens of each sequence's context; empty: one sequence
   std::span<const Index> context_positions = {};  ///< of each row of the context, for Rope; empty: 0, 1, … in each
