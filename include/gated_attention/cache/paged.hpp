@@ -86,7 +86,7 @@ class PagedCache : public kernel::CacheBase<Layer, StoredType> {
       if (more > detail::checked_product(pages_, page_keys, function) - this->size(s))
         detail::raise<ShapeError>(function, ": sequence ", s, " has ", this->size(s), " keys and would get ", more,
                                   " more, the PagedCache has ", pages_, " pages of ", page_keys);
-      needed += pages_to_take(s, more);
+      needed += pages_to_take(s, more, leaving_before(s, lengths));
     }
     if (needed > free_pages())
       detail::raise<ShapeError>(function, ": the new tokens need ", needed, " pages, of its ", pages_,
@@ -120,17 +120,31 @@ class PagedCache : public kernel::CacheBase<Layer, StoredType> {
   Index page(Index sequence, Index i) const { return table_[static_cast<std::size_t>(sequence * pages_ + i)]; }
   Index& users_of(Index page) { return users_[static_cast<std::size_t>(page)]; }
 
-  /// Whether the next token goes to a page that another sequence uses too.
-  bool shares_last_page(Index sequence) const {
+  /// Whether the next token goes to a page that another sequence uses too, when so many of them have left it.
+  bool shares_last_page(Index sequence, Index left = 0) const {
     const Index size = this->size(sequence);
     return size % page_keys != 0 &&
-           users_[static_cast<std::size_t>(page(sequence, size / page_keys))] > 1;
+           users_[static_cast<std::size_t>(page(sequence, size / page_keys))] - left > 1;
   }
 
-  Index pages_to_take(Index sequence, Index tokens) const {
+  /// The sequences before this one that share its last page and get tokens too: each leaves the page for a copy of its own,
+  /// so that the last of its users needs none.
+  Index leaving_before(Index sequence, std::span<const Index> lengths) const {
+    if (!shares_last_page(sequence)) return 0;
+    const Index last = page(sequence, this->size(sequence) / page_keys);
+    Index leaving = 0;
+    for (Index s = 0; s < sequence; ++s) {
+      const Index size = this->size(s);
+      if (lengths[static_cast<std::size_t>(s)] > 0 && size % page_keys != 0 && page(s, size / page_keys) == last)
+        ++leaving;
+    }
+    return leaving;
+  }
+
+  Index pages_to_take(Index sequence, Index tokens, Index left) const {
     const Index size = this->size(sequence);
     return detail::divide_up(size + tokens, page_keys) - detail::divide_up(size, page_keys) +
-           (tokens > 0 && shares_last_page(sequence) ? 1 : 0);
+           (tokens > 0 && shares_last_page(sequence, left) ? 1 : 0);
   }
 
   Index take() {
