@@ -10,6 +10,7 @@
 #include "gated_attention/core/error.hpp"
 #include "gated_attention/core/shape.hpp"
 #include "gated_attention/core/storage.hpp"
+#include "gated_attention/policy/mask.hpp"
 
 namespace gated_attention {
 inline namespace GATED_ATTENTION_INSTRUCTION_SET {
@@ -18,9 +19,10 @@ inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 /// number of sequences; a sequence's size is how many tokens it has been given, and so the position of its next. One call at
 /// a time may extend a cache; the layer and its weights may be shared. Movable, not copyable.
 ///
-/// The second half is for GatedAttention::extend: check_room refuses what does not fit and changes nothing; reserve makes
-/// ready for so many tokens more and cannot fail behind it; room says how many of them one pass may append behind the first
-/// `past`; blocks is where their keys go; commit counts them.
+/// The second half is for GatedAttention::extend: check_mask refuses a layer that sees keys which the cache forgets, and
+/// check_room what does not fit, both before anything changes; reserve makes ready for so many tokens more and cannot fail
+/// behind them; room says how many of them one pass may append behind the first `past`; blocks is where their keys go;
+/// commit counts them.
 template <class T>
 concept KeyValueCache = requires(T& cache, const T& constant, Index n, const char* function) {
   typename T::Scalar;
@@ -34,6 +36,7 @@ concept KeyValueCache = requires(T& cache, const T& constant, Index n, const cha
   cache.reset(n);
   cache.reset();
 
+  constant.check_mask(function, detail::MaskRule{});
   constant.check_room(function, std::span<const Index>{});
   cache.reserve(n, n);
   { constant.room(n, n) } -> std::same_as<Index>;
@@ -60,6 +63,8 @@ class CacheBase {
   Index size(Index sequence = 0) const { return sizes_[place("size", sequence)]; }
   /// Bytes of keys and values that it holds memory for.
   Index bytes() const { return memory_.size(); }
+  /// For GatedAttention::extend, see KeyValueCache: a cache that keeps all keys serves every mask.
+  void check_mask(const char*, const detail::MaskRule&) const {}
 
  protected:
   CacheBase(const char* name, const Layer& layer, Index sequences)

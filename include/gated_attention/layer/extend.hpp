@@ -81,6 +81,7 @@ Call<Scalar> begin_extend(const CallObjects<Scalar>& objects, const Batch<Scalar
   const LayerPlan<Scalar>& plan = objects.plan;
   const WorkspaceMemory<Scalar>& memory = objects.memory;
   const Index tokens = batch.x.rows(), sequences = cache.sequences();
+  cache.check_mask(objects.function, plan.mask);
   cache.check_room(objects.function, batch.lengths.empty() ? std::span<const Index>(&tokens, 1) : batch.lengths);
   Stream<Scalar> x = place_stream(memory, 0, batch.x, batch.lengths, batch.positions, sequences);
   for (Index i = 0; i < sequences; ++i) {

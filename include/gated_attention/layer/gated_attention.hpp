@@ -138,6 +138,9 @@ class GatedAttention {
     static_assert(no_query_sees_later_keys,
                   "gated_attention: a token that is appended to a cache cannot see later ones: give the layer Causal, "
                   "SlidingWindow, StreamingWindow or PrefixCausal, or call forward");
+    static constexpr bool the_cache_has_the_layers_scalar = std::is_same_v<typename Cache::Scalar, Scalar>;
+    static_assert(the_cache_has_the_layers_scalar,
+                  "gated_attention: the cache was made for a layer of the other scalar: make it from this layer");
     using Stored = typename Cache::Stored;
     kernel::Call<Scalar> call =
         kernel::begin_extend<Scalar>(objects("GatedAttention::extend", weights, workspace), batch, cache, y, results);
