@@ -64,6 +64,7 @@ class CopyingLayer {
 
   const Layer& layer() const { return layer_; }
   Parameters<Scalar>& parameters() { return parameters_; }
+  const Parameters<Scalar>& parameters() const { return parameters_; }
   Index model_dim() const { return layer_.shape().model_dim; }
   /// Hq·Dv, the channels of y that mean something.
   Index width() const { return heads_.query_heads * layer_.shape().value_width(); }

@@ -4,31 +4,10 @@
 #include <functional>
 
 #include "bug/copying_layer.hpp"
+#include "bug/refused.hpp"
 
 namespace gated_attention::test {
 namespace {
-
-/// A call that must be refused, and what its message must hold.
-struct Refused {
-  const char* name;
-  std::function<void()> call;
-  std::vector<std::string> parts;
-};
-
-void expect_refused(const std::vector<Refused>& cases) {
-  for (const Refused& refused : cases) {
-    try {
-      refused.call();
-      ADD_FAILURE() << refused.name << ": accepted";
-    } catch (const ShapeError& error) {
-      for (const std::string& part : refused.parts)
-        EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
-            << refused.name << ": '" << error.what() << "' lacks '" << part << "'";
-    } catch (const std::exception& error) {
-      ADD_FAILURE() << refused.name << ": not a ShapeError: " << error.what();
-    }
-  }
-}
 
 /// forward on a small layer, with each argument open to be spoiled; what may be written starts as 77 and must stay so.
 struct ForwardCall {
