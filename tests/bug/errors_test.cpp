@@ -262,10 +262,13 @@ TEST(Errors, OfALayersNumbersNameThemAndTheirBounds) {
        {function, "more than an index can count"}},
       {"eps below 0",
        made(good, QkNorm<>{.eps = -1e-6}),
-       {function, "eps", "query", "-0.000001", "at least 0"}},
+       {function, "eps of the norm at query is -1e-06,", "at least 0"}},
       {"eps not a number",
        made(good, Normalize<at::Sdpa>{.eps = nan_number}),
        {function, "eps", "sdpa", "finite"}},
+      {"a cap with a fraction",
+       made(good, Softcap{.cap = -0.1}),
+       {function, "cap is -0.1, it must be finite"}},
       {"factor", made(good, Scale<at::Key>{.factor = big}), {function, "factor at key", "finite"}},
       {"window",
        made(good, SlidingWindow{.window = 0}),
@@ -297,6 +300,26 @@ TEST(Errors, OfALayersNumbersNameThemAndTheirBounds) {
        {"factor is 0", "positive"}},
   };
   expect_refused(cases);
+}
+
+TEST(Errors, WriteNumbersInTheFewestDigitsThatReadBack) {
+  const auto text = [](auto number) { return detail::message("is ", number, ","); };
+  EXPECT_EQ(text(0.5), "is 0.5,");
+  EXPECT_EQ(text(-1e-6), "is -1e-06,");
+  EXPECT_EQ(text(1e-6F), "is 1e-06,");
+  EXPECT_EQ(text(0.1), "is 0.1,");
+  EXPECT_EQ(text(0.1F), "is 0.1,");
+  EXPECT_EQ(text(1.0 / 3), "is 0.3333333333333333,");
+  EXPECT_EQ(text(0.0), "is 0,");
+  EXPECT_EQ(text(-5.0), "is -5,");
+  EXPECT_EQ(text(10000.0), "is 10000,");
+  EXPECT_EQ(text(1e7), "is 1e+07,");
+  EXPECT_EQ(text(-std::numeric_limits<double>::denorm_min()), "is -5e-324,");
+  EXPECT_EQ(text(-std::numeric_limits<double>::max()), "is -1.7976931348623157e+308,");
+  EXPECT_EQ(text(infinity<double>), "is inf,");
+  EXPECT_EQ(text(std::abs(nan<double>)), "is nan,");
+  EXPECT_EQ(text(std::numeric_limits<Index>::min()), "is -9223372036854775808,");
+  EXPECT_EQ(text(std::numeric_limits<std::size_t>::max()), "is 18446744073709551615,");
 }
 
 TEST(Errors, OfWorkspacesAndParametersNameBothNumbers) {

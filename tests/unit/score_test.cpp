@@ -140,8 +140,8 @@ TEST(Scores, NumbersThatMakeNoSenseAreRefused) {
   const auto cap = [&](double value) {
     return message_of([&] { Attend<float, Softcap>(shape, Softcap{.cap = value}); });
   };
-  EXPECT_EQ(cap(0), "Attend: Softcap's cap is 0.000000, it must be finite and greater than 0");
-  EXPECT_EQ(cap(-5), "Attend: Softcap's cap is -5.000000, it must be finite and greater than 0");
+  EXPECT_EQ(cap(0), "Attend: Softcap's cap is 0, it must be finite and greater than 0");
+  EXPECT_EQ(cap(-5), "Attend: Softcap's cap is -5, it must be finite and greater than 0");
   EXPECT_EQ(cap(infinity), "Attend: Softcap's cap is inf, it must be finite and greater than 0");
   EXPECT_EQ(cap(std::nan("")),
             "Attend: Softcap's cap is nan, it must be finite and greater than 0");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
@@ -44,6 +45,13 @@ inline std::atomic<FailureHandler>& failure_handler() {
   return handler;
 }
 
+/// Appends the fewest digits that read back as the number: 0.5, 1e-06, inf.
+template <class Real>
+void append_number(std::string& message, Real number) {
+  char digits[32];
+  message.append(digits, std::to_chars(digits, digits + sizeof(digits), number, std::chars_format::general).ptr);
+}
+
 /// One part of a message: a text, or a number in decimal.
 class MessagePart {
  public:
@@ -53,9 +61,10 @@ class MessagePart {
   template <class Number>
     requires std::is_arithmetic_v<Number>
   MessagePart(Number number)  // NOLINT
-      : kind_(std::is_floating_point_v<Number> ? Kind::real
-              : std::is_unsigned_v<Number>     ? Kind::natural
-                                               : Kind::integer) {
+      : kind_(std::is_same_v<Number, float>      ? Kind::single
+              : std::is_floating_point_v<Number> ? Kind::real
+              : std::is_unsigned_v<Number>       ? Kind::natural
+                                                 : Kind::integer) {
     if constexpr (std::is_floating_point_v<Number>)
       real_ = static_cast<double>(number);
     else if constexpr (std::is_unsigned_v<Number>)
@@ -75,14 +84,17 @@ class MessagePart {
       case Kind::integer:
         message += std::to_string(integer_);
         break;
+      case Kind::single:
+        append_number(message, static_cast<float>(real_));
+        break;
       case Kind::real:
-        message += std::to_string(real_);
+        append_number(message, real_);
         break;
     }
   }
 
  private:
-  enum class Kind { text, natural, integer, real };
+  enum class Kind { text, natural, integer, single, real };
 
   Kind kind_ = Kind::text;
   std::string_view text_;

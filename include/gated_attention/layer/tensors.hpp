@@ -14,10 +14,19 @@
 namespace gated_attention {
 namespace detail {
 
-/// The value given for a stage, or the stage itself where it has no numbers.
+/// Whether a stage's value need not be given: it has no numbers, or says that all of them have defaults.
+template <class Stage>
+constexpr bool may_be_left_out() {
+  if constexpr (requires { Stage::has_default_numbers; })
+    return Stage::has_default_numbers;
+  else
+    return std::is_empty_v<Stage>;
+}
+
+/// The value given for a stage, or the stage itself where it may be left out.
 template <class Stage>
 constexpr Stage choose_stage() {
-  constexpr bool a_stage_with_numbers_was_given_them = std::is_empty_v<Stage>;
+  constexpr bool a_stage_with_numbers_was_given_them = may_be_left_out<Stage>();
   static_assert(a_stage_with_numbers_was_given_them,
                 "gated_attention: a stage of this layer has numbers and was given none: pass its value behind the "
                 "shape, as in GatedAttention<float, Rope<>>(shape, Rope<>{.theta = 1e4})");

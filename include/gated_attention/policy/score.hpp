@@ -30,6 +30,8 @@ struct Softcap {
 /// for the nearest lower power H' otherwise. Own slopes: one per query head; the layer copies them.
 struct Alibi {
   std::span<const double> slopes = {};
+
+  static constexpr bool has_default_numbers = true;
 };
 
 /// s ← s + bias[h, t, s']      the batch's score_bias, [Hq or 1, T or 1, S]; −∞ masks
@@ -63,6 +65,9 @@ struct LearnedSink {
 template <class Function>
 struct Score {
   Function function;
+
+  static constexpr bool has_default_numbers =
+      std::is_empty_v<Function> && std::is_default_constructible_v<Function>;
 };
 
 }  // namespace gated_attention
