@@ -113,7 +113,8 @@ constexpr float rounded_to_odd(double value) {
   if (static_cast<double>(near) == value || near != near) return near;
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(near);
   if ((bits & 1U) != 0U) return near;
-  const bool away = near < 0 ? static_cast<double>(near) < value : static_cast<double>(near) > value;
+  // By the sign of the value: what is nearest to a small one may be −0.
+  const bool away = value < 0 ? static_cast<double>(near) < value : static_cast<double>(near) > value;
   return std::bit_cast<float>(away ? bits - 1U : bits + 1U);
 }
 

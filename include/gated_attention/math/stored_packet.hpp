@@ -20,10 +20,12 @@ inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 
 /// Packets that lie lane by lane in one. bfloat16 under float lies in pairs: of every two packets, word i holds lane i of
 /// the first in its lower half and lane i of the second in its upper, so that a shift gives the one and a mask the
-/// other. Everything else lies in order.
+/// other. Everything else lies in order, and so does that where there are no packets of words.
 template <class Scalar, class Stored>
 inline constexpr Index packets_together =
-    std::is_same_v<Scalar, float> && std::is_same_v<Stored, bfloat16> && lanes<Scalar> > 1 ? 2 : 1;
+    std::is_same_v<Scalar, float> && std::is_same_v<Stored, bfloat16> && lanes<Scalar> > 1 && HasWordPacket<Scalar>
+        ? 2
+        : 1;
 
 /// Lanes that a row of stored numbers is a multiple of.
 template <class Scalar, class Stored>
