@@ -110,7 +110,8 @@ template <class Scalar, class Stored>
 struct RowScale {
   Scalar scale = 1;
 
-  /// largest |row| / 127; NaN where the row holds one, or infinity, so that all of it reads as NaN.
+  /// largest |row| / 127, never subnormal; 0 for zeros; NaN where the row holds one, or infinity, so that all of it reads as
+  /// NaN.
   static RowScale of(const Scalar* row, Index width) {
     Scalar largest = 0;
     for (Index c = 0; c < width; ++c) {
@@ -119,7 +120,7 @@ struct RowScale {
         return {std::numeric_limits<Scalar>::quiet_NaN()};
       largest = std::max(largest, magnitude);
     }
-    return {largest / 127};
+    return {largest > 0 ? std::max(largest / 127, std::numeric_limits<Scalar>::min()) : Scalar(0)};
   }
 
   Stored operator()(Scalar value) const {
