@@ -4,24 +4,21 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gated_attention/model/qwen3_next_config.hpp"
-#include "unit/io_support.hpp"
+#include "unit/checkpoint_support.hpp"
 
 namespace gated_attention {
 namespace {
 
+using test::checkpoints;
 using test::expect_parts;
 using test::message_of;
-using test::ScratchDirectory;
-using Shapes = std::map<std::string, std::vector<Index>>;
-
-const std::filesystem::path checkpoints =
-    std::filesystem::path(GATED_ATTENTION_TEST_DATA) / "checkpoints";
+using test::Patch;
+using test::Shapes;
 
 /// E = 12, Hq = 4, Hkv = 2, D = 8: a layer whose widths are all different.
 Shapes attention_shapes(const std::string& prefix) {
@@ -37,33 +34,17 @@ const char* const small_config = R"({
   "rope_parameters": {"rope_type": "default", "rope_theta": 5000, "partial_rotary_factor": 0.5}
 })";
 
-/// A checkpoint directory that a test spoils: config.json with a merge patch over small_config, and
-/// one file.
-class SmallCheckpoint {
+/// A qwen3_next that a test spoils.
+class SmallCheckpoint : public test::CheckpointDirectory {
  public:
-  explicit SmallCheckpoint(const Shapes& shapes = attention_shapes("model.layers.3.self_attn.")) {
-    set_tensors(shapes);
-    patch("{}");
-  }
-  const std::filesystem::path& path() const { return directory_.path(); }
-  const ScratchDirectory& directory() const { return directory_; }
-  void set_tensors(const Shapes& shapes) {
-    directory_.write("model.safetensors", test::zeros_file(shapes));
-  }
-  void patch(const std::string& text) {
-    nlohmann::json config = nlohmann::json::parse(small_config);
-    config.merge_patch(nlohmann::json::parse(text));
-    directory_.write("config.json", config.dump());
-  }
+  explicit SmallCheckpoint(const Shapes& shapes = attention_shapes("model.layers.3.self_attn."))
+      : CheckpointDirectory(small_config, shapes) {}
   std::string open_error() const {
     return message_of<FileError>([&] { Checkpoint checkpoint(path()); });
   }
   std::string read_error(Index layer = 3) const {
     return message_of<FileError>([&] { read_qwen3_next(Checkpoint(path()), layer); });
   }
-
- private:
-  ScratchDirectory directory_;
 };
 
 // -------------------------------------------------------------------------------------------
@@ -236,11 +217,6 @@ TEST(Checkpoint, ADirectoryThatIsNoneIsNamed) {
   small.directory().write("config.json", "[1]");
   expect_parts(small.open_error(), {"config.json", "an object is expected"});
 }
-
-struct Patch {
-  const char* patch;
-  std::vector<std::string> message;
-};
 
 TEST(Checkpoint, AConfigThatIsNoModelsIsRefusedByKey) {
   SmallCheckpoint small;

@@ -179,12 +179,13 @@ class JsonObject {
     return has(key) ? positive(key) : absent;
   }
 
-  bool flag_or(std::string_view key, bool absent) const {
-    const nlohmann::json* const value = find(key);
-    if (value == nullptr) return absent;
-    if (!value->is_boolean()) refuse(key, *value, "true or false is expected");
-    return value->get<bool>();
+  bool flag(std::string_view key) const {
+    const nlohmann::json& value = at(key, "true or false is expected");
+    if (!value.is_boolean()) refuse(key, value, "true or false is expected");
+    return value.get<bool>();
   }
+
+  bool flag_or(std::string_view key, bool absent) const { return has(key) ? flag(key) : absent; }
 
   std::string text(std::string_view key) const {
     const nlohmann::json& value = at(key, "a string is expected");

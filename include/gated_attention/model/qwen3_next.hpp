@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "gated_attention/gated_attention.hpp"
+#include "gated_attention/model/opened_layer.hpp"
 #include "gated_attention/model/qwen3_next_config.hpp"
 
 namespace gated_attention {
@@ -16,13 +17,6 @@ inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 template <class Scalar>
 using Qwen3NextAttention =
     GatedAttention<Scalar, QkNorm<RmsNorm<weight::OffsetFromOne>>, Rope<>, Causal, Gate<at::Sdpa>>;
-
-/// A published layer, opened: the layer and its parameters.
-template <class Layer>
-struct OpenedLayer {
-  Layer layer;
-  Parameters<typename Layer::Scalar> parameters;
-};
 
 /// The layer of these numbers.
 template <class Scalar>

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
 #include <initializer_list>
-#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +12,7 @@
 #include "gated_attention/io/json.hpp"
 #include "gated_attention/io/packing.hpp"
 #include "gated_attention/io/safetensors.hpp"
+#include "gated_attention/model/tensors.hpp"
 
 namespace gated_attention {
 
@@ -126,27 +125,6 @@ inline Qwen3NextNumbers read_qwen3_next_numbers(const JsonObject& config) {
   return numbers;
 }
 
-/// Layer `layer`'s tensor with exactly this shape, of a type that can be read.
-inline TensorView qwen3_next_tensor(const Checkpoint& checkpoint, Index layer,
-                                    std::string_view leaf, std::initializer_list<Index> shape,
-                                    std::string_view meaning) {
-  const TensorView tensor = checkpoint.attention_tensor(layer, leaf);
-  expect_shape(tensor, shape, meaning);
-  expect_floating(tensor);
-  return tensor;
-}
-
-/// A tensor the layer would not use means that the layer is another one.
-inline void refuse_other_tensors(const Checkpoint& checkpoint, Index layer) {
-  constexpr std::string_view known[] = {"q_proj.weight", "k_proj.weight", "v_proj.weight",
-                                        "o_proj.weight", "q_norm.weight", "k_norm.weight"};
-  for (const std::string& leaf : checkpoint.attention_tensor_names(layer))
-    if (std::find(std::begin(known), std::end(known), leaf) == std::end(known))
-      raise<FileError>("checkpoint ", checkpoint.directory().string(), ": layer ", layer,
-                       " has an attention tensor ", in_quotes(leaf),
-                       ", which a qwen3_next layer does not have");
-}
-
 }  // namespace detail
 
 /// Layer `layer` of a qwen3_next checkpoint, every number and shape checked. What the layer type
@@ -169,9 +147,12 @@ inline Qwen3NextDescription read_qwen3_next(const Checkpoint& checkpoint, Index 
   const Index kv_width = n.kv_heads * n.head_dim;
   const auto tensor = [&](std::string_view leaf, std::initializer_list<Index> shape,
                           const std::string& meaning) {
-    return detail::qwen3_next_tensor(checkpoint, layer, leaf, shape, meaning);
+    return detail::expect_weights(checkpoint.attention_tensor(layer, leaf), shape, meaning);
   };
-  detail::refuse_other_tensors(checkpoint, layer);
+  detail::refuse_other_attention_tensors(checkpoint, layer,
+                                         {"q_proj.weight", "k_proj.weight", "v_proj.weight",
+                                          "o_proj.weight", "q_norm.weight", "k_norm.weight"},
+                                         "qwen3_next");
   const std::string kv_meaning = detail::message(n.kv_heads, " kv heads of ", n.head_dim);
   found.q_proj = tensor("q_proj.weight", {2 * query_width, n.model_dim},
                         detail::message(n.query_heads, " heads of ", n.head_dim, " query and ",
