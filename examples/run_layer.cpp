@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Opens a softmax-attention layer of a checkpoint, runs hidden states through it and reports what it is, how fast it ran,
-// how open its gate was, how much attention the first token got, and how far the output is from what was recorded.
+// how open its gate was, how much attention the first token got, and how far the output is from what was recorded; with
+// --decode also how far it is when half of the tokens fill a cache and the others follow one by one.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -29,6 +30,7 @@ struct Options {
   std::optional<Index> tokens;
   Index threads = 0;
   std::string precision = "float";
+  bool decode = false;
   bool json = false;
 };
 
@@ -93,6 +95,25 @@ double max_relative_error(const std::vector<Scalar>& y, const std::vector<double
   return error / largest;
 }
 
+/// y, where the first half of the tokens come at once and the others one by one, behind what a cache holds of them.
+template <class Layer, class Scalar = typename Layer::Scalar>
+std::vector<Scalar> decode(const Layer& attention, const ga::PackedWeights<Layer>& weights,
+                           const std::vector<Scalar>& x, Index tokens, Index threads) {
+  const Index width = attention.shape().model_dim;
+  ga::ContiguousCache cache(attention, {.tokens = tokens});
+  ga::Workspace workspace(attention,
+                          {.tokens = std::max(tokens / 2, Index{1}), .threads = threads});
+  std::vector<Scalar> y(x.size());
+  for (Index done = 0; done < tokens;) {
+    const Index count = done == 0 && tokens > 1 ? tokens / 2 : 1;
+    attention.extend({.x = ga::MatrixView<const Scalar>(x.data() + done * width, count, width)},
+                     weights, cache, workspace,
+                     ga::MatrixView<Scalar>(y.data() + done * width, count, width));
+    done += count;
+  }
+  return y;
+}
+
 /// Multiplications and additions of one forward over a causal sequence.
 double operations(const ga::Shape& shape, Index parameters, Index tokens) {
   const double t = static_cast<double>(tokens);
@@ -154,6 +175,9 @@ void print(const nlohmann::json& report) {
   else
     std::printf("  error                   %.2e of the largest recorded output\n",
                 number("max_relative_error"));
+  if (!report["decode_max_relative_error"].is_null())
+    std::printf("  error when decoded      %.2e: half of the tokens at once, then one by one\n",
+                number("decode_max_relative_error"));
 }
 
 template <class Scalar>
@@ -187,8 +211,12 @@ nlohmann::json run(const Options& options) {
       measure([&] { attention.forward({.x = x_view}, weights, workspace, y_view); },
               operations(shape, attention.parameter_count(shape), tokens), threads);
   const ga::GateStatistics gate = ga::gate_statistics(results.gate_scores.sdpa);
-  std::optional<double> error;
+  std::optional<double> error, decode_error;
   if (!input.expected.empty()) error = max_relative_error(y, input.expected);
+  if (options.decode) {
+    const std::vector<Scalar> decoded = decode(attention, weights, input.x, tokens, threads);
+    if (!input.expected.empty()) decode_error = max_relative_error(decoded, input.expected);
+  }
   return {{"checkpoint", options.checkpoint},
           {"model_type", checkpoint.model_type()},
           {"layer", layer},
@@ -210,7 +238,8 @@ nlohmann::json run(const Options& options) {
           {"gate",
            {{"mean", gate.mean}, {"below_0_01", gate.below_0_01}, {"below_0_1", gate.below_0_1}}},
           {"first_token_attention", ga::mean(results.first_token_attention)},
-          {"max_relative_error", number_or_null(error)}};
+          {"max_relative_error", number_or_null(error)},
+          {"decode_max_relative_error", number_or_null(decode_error)}};
 }
 
 }  // namespace
@@ -235,6 +264,9 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 4096));
   app.add_option("--precision", options.precision, "float or double (default: float)")
       ->check(CLI::IsMember({"float", "double"}));
+  app.add_flag("--decode", options.decode,
+               "also run the first half of the tokens at once and the others one by one through a "
+               "cache");
   app.add_flag("--json", options.json, "print one JSON object instead of text");
   try {
     app.parse(argc, argv);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
@@ -165,6 +166,18 @@ void expect_bits(const RecordedDecoder<Scalar>& decoder, DecoderAttention<Scalar
   }
 }
 
+/// With caches like make_cache(), however the tokens arrive, every block is given what was recorded
+/// and the bits are those of `expected`.
+template <class Layer, class Scalar, class MakeCache>
+void expect_cached(const RecordedDecoder<Scalar>& decoder, const Matrix<Scalar>& expected,
+                   const MakeCache& make_cache) {
+  dense_decoder::CachedAttention<Layer, decltype(make_cache())> cached(
+      decoder.template blocks<Layer>(), limits, make_cache);
+  for (const std::vector<Index>& chunks : {at_once, one_by_one, in_chunks})
+    EXPECT_EQ(decoder.expect_recorded_inputs(cached, chunks), expected)
+        << chunks.size() << " chunks";
+}
+
 template <class Layer>
 void expect_published_decoder(const std::string& name) {
   using Scalar = typename Layer::Scalar;
@@ -174,6 +187,10 @@ void expect_published_decoder(const std::string& name) {
   RecomputedAttention<Layer> recomputed(decoder.template blocks<Layer>(), limits);
   const Matrix<Scalar> whole = decoder.expect_recorded_inputs(recomputed, at_once);
   expect_bits(decoder, recomputed, whole);
+  const Layer layer = decoder.template blocks<Layer>().layer;
+  expect_cached<Layer>(decoder, whole,
+                       [&] { return ContiguousCache(layer, {.tokens = recorded_tokens}); });
+  expect_cached<Layer>(decoder, whole, [&] { return PagedCache(layer, {.pages = 1}); });
 }
 
 TEST(DenseDecoder, EveryBlockIsGivenWhatThePublishedCodeGaveIt) {
@@ -182,6 +199,88 @@ TEST(DenseDecoder, EveryBlockIsGivenWhatThePublishedCodeGaveIt) {
   expect_published_decoder<GatedQwen3Headwise<double>>("official_headwise");
   expect_published_decoder<GatedQwen3Elementwise<float, Bias>>("official_elementwise");
   expect_published_decoder<GatedQwen3Elementwise<double, Bias>>("official_elementwise");
+}
+
+using Windowed = GatedQwen3Headwise<float, NoBias, SlidingWindow>;
+
+TEST(DenseDecoder, ARingGivesTheBitsOfForwardWithItsWindow) {
+  const RecordedDecoder<float> decoder("official_headwise");
+  ASSERT_EQ(decoder.tokens().size(), at(recorded_tokens));
+  for (const Index window : {Index{1}, Index{5}, recorded_tokens}) {
+    SCOPED_TRACE(window);
+    const auto blocks = [&] { return decoder.blocks<Windowed>(SlidingWindow{.window = window}); };
+    RecomputedAttention<Windowed> recomputed(blocks(), limits);
+    const auto attend = [&](Index layer, MatrixView<const float> x, MatrixView<float> y) {
+      recomputed.append(layer, x, y);
+    };
+    const Matrix<float> whole = decoder.run(at_once, attend);
+    dense_decoder::CachedAttention<Windowed, RingCache<Windowed>> ring(
+        blocks(), limits, [&] { return RingCache(blocks().layer, {}); });
+    expect_bits(decoder, ring, whole);
+    // A window that holds all tokens hides nothing from them.
+    if (window == recorded_tokens) {
+      EXPECT_EQ(decoder.expect_recorded_inputs(ring, one_by_one), whole);
+    }
+  }
+}
+
+TEST(DenseDecoder, ARoundedCacheGivesTheSameBitsHoweverTokensArrive) {
+  using Layer = GatedQwen3Headwise<float>;
+  const RecordedDecoder<float> decoder("official_headwise");
+  ASSERT_EQ(decoder.tokens().size(), at(recorded_tokens));
+  const auto with = [&](auto storage, double tolerance) {
+    const Layer layer = decoder.blocks<Layer>().layer;
+    const auto run_with = [&](const auto& make_cache) {
+      dense_decoder::CachedAttention<Layer, decltype(make_cache())> cached(decoder.blocks<Layer>(),
+                                                                           limits, make_cache);
+      const Matrix<float> whole =
+          decoder.run(at_once, [&](Index number, MatrixView<const float> x, MatrixView<float> y) {
+            cached.append(number, x, y);
+          });
+      expect_bits(decoder, cached, whole);
+      return whole;
+    };
+    const Matrix<float> rounded =
+        run_with([&] { return ContiguousCache(layer, {.tokens = recorded_tokens}, storage); });
+    EXPECT_EQ(run_with([&] { return PagedCache(layer, {.pages = 1}, storage); }), rounded);
+    const Matrix<float> exact =
+        run_with([&] { return ContiguousCache(layer, {.tokens = recorded_tokens}); });
+    EXPECT_NE(rounded, exact);
+    const std::vector<double> wanted(exact.data(), exact.data() + exact.size());
+    EXPECT_LE(layers::relative_error(
+                  std::vector<float>(rounded.data(), rounded.data() + rounded.size()), wanted),
+              tolerance);
+  };
+  with(stored_as<bfloat16>, 0x1p-7);
+  with(stored_as<half>, 0x1p-10);
+  with(stored_as<std::int8_t>, 0x1p-5);
+}
+
+TEST(DenseDecoder, TheNextTokenHasTheLargestLogit) {
+  using Layer = GatedQwen3Elementwise<float, Bias>;
+  const RecordedDecoder<float> decoder("official_elementwise");
+  ASSERT_EQ(decoder.tokens().size(), at(recorded_tokens));
+  RecomputedAttention<Layer> recomputed(decoder.blocks<Layer>(), limits);
+  const Matrix<float> hidden = decoder.expect_recorded_inputs(recomputed, at_once);
+  const Matrix<float>& head = decoder.weights().embeddings;  // tied
+  for (Index t = 0; t < recorded_tokens; ++t) {
+    std::vector<double> logits(at(head.rows()));
+    for (Index token = 0; token < head.rows(); ++token)
+      for (Index c = 0; c < head.cols(); ++c)
+        logits[at(token)] +=
+            static_cast<double>(hidden(t, c)) * static_cast<double>(head(token, c));
+    const Index next = dense_decoder::next_token<float>(decoder.weights(), hidden.topRows(t + 1));
+    EXPECT_EQ(next, std::max_element(logits.begin(), logits.end()) - logits.begin()) << "row " << t;
+  }
+}
+
+TEST(DenseDecoder, ATokenOutsideTheVocabularyIsRefused) {
+  const RecordedDecoder<float> decoder("official_headwise");
+  const auto nothing = [](Index, MatrixView<const float>, MatrixView<float>) {};
+  for (const Index token : {Index{-1}, Index{64}}) {
+    const std::vector<Index> tokens = {0, token};
+    EXPECT_THROW(dense_decoder::run(decoder.weights(), tokens, nothing), ShapeError);
+  }
 }
 
 }  // namespace
