@@ -2,29 +2,14 @@
 #pragma once
 
 #include "cover/gates.hpp"
+#include "unit/own_stages.hpp"
 
 // Every activation, norm and scale at every position, each in a layer of its own, and gates with an
 // activation of the user's.
 
 namespace gated_attention::cover {
 
-inline namespace GATED_ATTENTION_INSTRUCTION_SET {
-
-/// An activation of a user's: s = z³/8
-struct CubicEighth {
-  template <class Scalar>
-  static Packet<Scalar> value(const Packet<Scalar>& z) {
-    const Packet<Scalar> eighth = packet::broadcast<Scalar>(Scalar(0.125));
-    return packet::mul(packet::mul(z, eighth), packet::mul(z, z));
-  }
-  template <class Scalar>
-  static Packet<Scalar> derivative(const Packet<Scalar>& z) {
-    return packet::mul(packet::broadcast<Scalar>(Scalar(0.375)), packet::mul(z, z));
-  }
-  static double reference(double z) { return z * z * z / 8; }
-};
-
-}  // namespace GATED_ATTENTION_INSTRUCTION_SET
+using own::CubicEighth;
 
 using Positions = std::tuple<at::Query, at::Key, at::Value, at::Sdpa, at::Output>;
 using Norms =

@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "gated_attention/reference/reference.hpp"
+#include "unit/reference_support.hpp"
 
 namespace gated_attention::inline GATED_ATTENTION_INSTRUCTION_SET {
 namespace kernel {
@@ -18,49 +18,15 @@ GATED_ATTENTION_COVER_KERNELS(, double)
 namespace gated_attention::cover {
 namespace {
 
-constexpr Index gap = 3;  // columns of x and y behind the last
+using support::at;
+using support::not_numbers;
+using support::relative_error;
 
-/// Weights that keep rows near unit size, logits spread over about ±2, norm weights around 1.
-template <class Scalar>
-void draw_parameters(Parameters<Scalar>& parameters, std::mt19937_64& engine) {
-  std::normal_distribution<double> normal;
-  for (const TensorInfo& tensor : parameters.tensors()) {
-    const bool projects = tensor.name.ends_with(".weight") && tensor.rows > 1;
-    const double deviation = projects ? 1 / std::sqrt(static_cast<double>(tensor.columns)) : 0.5;
-    Scalar* const values = parameters[tensor.name].data();
-    for (Index i = 0; i < tensor.count(); ++i)
-      values[i] += static_cast<Scalar>(deviation * normal(engine));
-  }
-}
-
-template <class Scalar>
-std::vector<Scalar> not_numbers(Index count) {
-  return std::vector<Scalar>(static_cast<std::size_t>(count),
-                             std::numeric_limits<Scalar>::quiet_NaN());
-}
-
-/// max |given − expected| / max |expected|, and infinity where only one of them is finite.
-template <class Get>
-double relative_error(const reference::Tensor& expected, const Get& given) {
-  constexpr double infinity = std::numeric_limits<double>::infinity();
-  double error = 0, largest = 0;
-  for (Index t = 0; t < expected.tokens; ++t)
-    for (Index h = 0; h < expected.heads; ++h)
-      for (Index c = 0; c < expected.width; ++c) {
-        const double wanted = expected(t, h, c), value = static_cast<double>(given(t, h, c));
-        if (value == wanted) continue;
-        if (!std::isfinite(value) || !std::isfinite(wanted)) return infinity;
-        error = std::max(error, std::abs(value - wanted));
-        largest = std::max(largest, std::abs(wanted));
-      }
-  return error == 0 ? 0 : error / largest;
-}
-
-// Bounds. Sums here have at most 130 terms; each rounds once, so a sum of n terms is off by about
+// Bounds. Sums here have at most 150 terms; each rounds once, so a sum of n terms is off by about
 // √n · 2⁻²⁴ of its size, and a layer is three such sums, an exponential and a few stages behind one
-// another: some 1e-6 in float. The largest errors of all trials, printed at the end, are a third of
-// the bounds; a wrong formula moves the results by percents. In double everything is 5e8 times
-// smaller.
+// another: some 1e-6 in float, and of a probability as much for each unit of its score. The largest
+// errors of all trials, printed at the end, are a third of the bounds; a wrong formula moves the
+// results by percents. In double everything is 5e8 times smaller.
 template <class Scalar>
 constexpr double tolerance(double in_float) {
   return std::is_same_v<Scalar, float> ? in_float : 1e-12;
@@ -86,104 +52,146 @@ WorstErrors& worst_errors() {
 
 template <class Scalar>
 Trial<Scalar>::Trial(const reference::Description& layer, Parameters<Scalar>& parameters,
-                     const Situation& situation)
-    : shape_(layer.shape), situation_(situation) {
+                     const Situation& situation, const char* type_text, const std::string& remark)
+    : type_text_(type_text),
+      remark_(remark),
+      shape_(layer.shape),
+      scoring_{.visible = layer.visible, .stages = layer.score_stages},
+      lengths_(situation.lengths),
+      inputs_(layer, situation) {
   std::mt19937_64 engine(7);
-  draw_parameters(parameters, engine);
-  for (const Index length : situation.lengths) tokens_ += length;
-  const Index columns = shape_.model_dim;
-  x_ = reference::Tensor(tokens_, 1, columns);
-  x_values_ = not_numbers<Scalar>(tokens_ * (columns + gap));
-  std::normal_distribution<double> normal;
-  for (Index t = 0; t < tokens_; ++t)
-    for (Index c = 0; c < columns; ++c) {
-      const Scalar value = static_cast<Scalar>(normal(engine));
-      x_(t, 0, c) = static_cast<double>(value);
-      x_values_.data()[t * (columns + gap) + c] = value;
-    }
-  reference::Result expected = reference::forward(layer, reference::tensors_of(parameters), x_,
-                                                  situation.lengths, situation.positions);
-  y_ = not_numbers<Scalar>(tokens_ * (columns + gap));
-  attention_ = not_numbers<Scalar>(tokens_ * shape_.query_heads * shape_.value_width());
-  log_sum_exp_ = not_numbers<Scalar>(tokens_ * shape_.query_heads);
-  first_token_ = log_sum_exp_;
-  for (std::size_t p = 0; p < 5; ++p) {
-    expected_scores_[p] = expected.gate_scores[p];
-    scores_[p] = not_numbers<Scalar>(static_cast<Index>(expected_scores_[p].values.size()));
-  }
-  expected_y_ = std::move(expected.y);
-  expected_attention_ = std::move(expected.attention);
-  expected_log_sum_exp_ = std::move(expected.log_sum_exp);
-  expected_first_token_ = std::move(expected.first_token_attention);
-}
-
-template <class Scalar>
-Limits Trial<Scalar>::limits() const {
-  return {.tokens = tokens_,
-          .sequences = static_cast<Index>(situation_.lengths.size()),
-          .threads = situation_.threads};
-}
-
-template <class Scalar>
-Batch<Scalar> Trial<Scalar>::batch() const {
-  return {.x = {x_values_.data(), tokens_, shape_.model_dim, shape_.model_dim + gap},
-          .lengths = situation_.lengths,
-          .positions = situation_.positions};
-}
-
-template <class Scalar>
-MatrixView<Scalar> Trial<Scalar>::y() {
-  return {y_.data(), tokens_, shape_.model_dim, shape_.model_dim + gap};
+  support::draw(parameters, engine);
+  const reference::Inputs inputs = reference::inputs_of(inputs_.batch());
+  score_inputs_ = inputs.scores;
+  score_inputs_.resize(lengths_.size());
+  expected_ = reference::forward(layer, reference::tensors_of(parameters), inputs);
+  const Index tokens = inputs.x.tokens, rows = tokens * shape_.query_heads;
+  given_ = {Rows<Scalar>(tokens, shape_.model_dim),
+            not_numbers<Scalar>(rows * shape_.value_width()), not_numbers<Scalar>(rows),
+            not_numbers<Scalar>(rows)};
+  for (std::size_t p = 0; p < 5; ++p)
+    scores_[p] = not_numbers<Scalar>(static_cast<Index>(expected_.gate_scores[p].values.size()));
 }
 
 template <class Scalar>
 Results<Scalar> Trial<Scalar>::results() {
   const auto scores = [this](std::size_t p) {
-    const reference::Tensor& expected = expected_scores_[p];
-    return scores_[p].empty() ? HeadsView<Scalar>()
-                              : HeadsView<Scalar>(scores_[p].data(), expected.tokens,
-                                                  expected.heads, expected.width);
+    const reference::Tensor& like = expected_.gate_scores[p];
+    return scores_[p].empty()
+               ? HeadsView<Scalar>()
+               : HeadsView<Scalar>(scores_[p].data(), like.tokens, like.heads, like.width);
   };
-  return {.attention = {attention_.data(), tokens_, shape_.query_heads, shape_.value_width()},
-          .log_sum_exp = {log_sum_exp_.data(), tokens_, shape_.query_heads},
-          .first_token_attention = {first_token_.data(), tokens_, shape_.query_heads},
+  const Index tokens = given_.y.count, heads = shape_.query_heads;
+  return {.attention = {given_.attention.data(), tokens, heads, shape_.value_width()},
+          .log_sum_exp = {given_.log_sum_exp.data(), tokens, heads},
+          .first_token_attention = {given_.first_token.data(), tokens, heads},
           .gate_scores = {scores(0), scores(1), scores(2), scores(3), scores(4)}};
 }
 
 template <class Scalar>
-void Trial<Scalar>::compare(const char* type_text, const std::string& remark) {
-  const auto name = [&] { return shortened(type_text) + remark; };
-  const MatrixView<Scalar> y_view = y();
-  const Results<Scalar> given = results();
+void Trial<Scalar>::compare() {
   WorstErrors& worst = worst_errors<Scalar>();
-  const auto expect = [&](const char* what, double error, double& so_far, double bound) {
-    EXPECT_LE(error, bound) << what << " of " << name() << " in "
-                            << (std::is_same_v<Scalar, float> ? "float" : "double");
+  const auto expect = [&](const char* what, const std::vector<Scalar>& given,
+                          const reference::Tensor& expected, double& so_far, double in_float) {
+    const double error = relative_error(given, expected.values);
+    EXPECT_LE(error, tolerance<Scalar>(in_float))
+        << what << " of " << name() << " in "
+        << (std::is_same_v<Scalar, float> ? "float" : "double");
     so_far = std::max(so_far, error);
   };
-  expect("y", relative_error(expected_y_, [&](Index t, Index, Index c) { return y_view(t, c); }),
-         worst.y, tolerance<Scalar>(4e-6));
-  expect("attention", relative_error(expected_attention_, given.attention), worst.attention,
-         tolerance<Scalar>(4e-6));
-  expect("log_sum_exp",
-         relative_error(expected_log_sum_exp_,
-                        [&](Index t, Index h, Index) { return given.log_sum_exp(t, h); }),
-         worst.log_sum_exp, tolerance<Scalar>(4e-6));
-  expect("first_token_attention",
-         relative_error(expected_first_token_,
-                        [&](Index t, Index h, Index) { return given.first_token_attention(t, h); }),
-         worst.first_token, tolerance<Scalar>(4e-6));
-  const GateScores<Scalar>& scores = given.gate_scores;
-  const HeadsView<Scalar> views[] = {scores.query, scores.key, scores.value, scores.sdpa,
-                                     scores.output};
-  for (std::size_t p = 0; p < 5; ++p)
-    if (!scores_[p].empty())
-      expect("gate scores", relative_error(expected_scores_[p], views[p]), worst.gate_scores,
-             tolerance<Scalar>(2e-6));
-  for (Index t = 0; t + 1 < tokens_; ++t)
+  std::vector<Scalar> y;
+  for (Index t = 0; t < given_.y.count; ++t) {
+    Scalar* const row = given_.y.row(t);
+    y.insert(y.end(), row, row + shape_.model_dim);
     for (Index c = 0; c < gap; ++c)
-      EXPECT_TRUE(std::isnan(y_view.row(t)[shape_.model_dim + c]))
+      EXPECT_TRUE(std::isnan(row[shape_.model_dim + c]))
           << name() << " wrote behind row " << t << " of y";
+  }
+  expect("y", y, expected_.y, worst.y, 7e-6);
+  expect("attention", given_.attention, expected_.attention, worst.attention, 1e-5);
+  expect("log_sum_exp", given_.log_sum_exp, expected_.log_sum_exp, worst.log_sum_exp, 1e-5);
+  expect("first_token_attention", given_.first_token, expected_.first_token_attention,
+         worst.first_token, 1.5e-5);
+  for (std::size_t p = 0; p < 5; ++p)
+    expect("gate scores", scores_[p], expected_.gate_scores[p], worst.gate_scores, 3e-6);
+  const Index width = shape_.value_width();
+  for (std::size_t row = 0; row < given_.log_sum_exp.size(); ++row) {
+    if (expected_.log_sum_exp.values[row] != -support::infinity) continue;
+    const Scalar* const values = given_.attention.data() + row * at(width);
+    EXPECT_TRUE(std::all_of(values, values + width, [](Scalar x) { return x == 0; }))
+        << "a row of " << name() << " sees nothing and is not zero";
+  }
+  first_ = given_;
+  forget();
+}
+
+template <class Scalar>
+void Trial<Scalar>::forget() {
+  for (std::vector<Scalar>* const values :
+       {&given_.y.values, &given_.attention, &given_.log_sum_exp, &given_.first_token})
+    *values = not_numbers<Scalar>(static_cast<Index>(values->size()));
+}
+
+template <class Scalar>
+Batch<Scalar> Trial<Scalar>::batch_beside_context() const {
+  Batch<Scalar> batch = inputs_.batch();
+  batch.context = {};
+  batch.context_lengths = batch.context_positions = {};
+  return batch;
+}
+
+template <class Scalar>
+Results<Scalar> Trial<Scalar>::results_beside_context() {
+  Results<Scalar> all = results();
+  return {.attention = all.attention, .log_sum_exp = all.log_sum_exp};
+}
+
+template <class Scalar>
+void Trial<Scalar>::compare_prepared() {
+  const auto expect = [&](const char* what, const std::vector<Scalar>& now,
+                          const std::vector<Scalar>& before) {
+    EXPECT_TRUE(support::same_bits(now.data(), before.data(), static_cast<Index>(now.size())))
+        << what << " of " << name() << " with a prepared context";
+  };
+  expect("y", given_.y.values, first_.y.values);
+  expect("attention", given_.attention, first_.attention);
+  expect("log_sum_exp", given_.log_sum_exp, first_.log_sum_exp);
+  forget();
+}
+
+template <class Scalar>
+Index Trial<Scalar>::compare_unread() const {
+  const Index heads = shape_.query_heads, width = shape_.value_width();
+  Index first = 0, unread = 0, changed = 0;
+  const auto changes = [](const std::vector<Scalar>& now, const std::vector<Scalar>& before,
+                          Index row, Index stride, Index count) {
+    return !support::same_bits(now.data() + row * stride, before.data() + row * stride, count);
+  };
+  for (std::size_t i = 0; i < lengths_.size(); ++i) {
+    const Index length = lengths_[i], keys = inputs_.key_lengths()[i];
+    const Index key = Inputs<Scalar>::poisoned_key(keys);
+    for (Index t = 0; t < length; ++t) {
+      if (keys == 0 || (!inputs_.is_cross() && t == key)) continue;
+      const Index position = scoring_.visible.top_left ? t : t + keys - length;
+      bool reads = false;
+      for (Index h = 0; h < heads; ++h) {
+        const bool head_reads = support::sees(scoring_, score_inputs_[i], h, t, position, key);
+        reads = reads || head_reads;
+        if (head_reads) continue;
+        const Index row = (first + t) * heads + h;
+        changed += changes(given_.attention, first_.attention, row, width, width) +
+                   changes(given_.log_sum_exp, first_.log_sum_exp, row, 1, 1) +
+                   changes(given_.first_token, first_.first_token, row, 1, 1);
+      }
+      if (reads) continue;
+      ++unread;
+      changed += changes(given_.y.values, first_.y.values, first + t, shape_.model_dim + gap,
+                         shape_.model_dim);
+    }
+    first += length;
+  }
+  EXPECT_EQ(changed, 0) << "rows of " << name() << " that do not see a key changed with it";
+  return unread;
 }
 
 void run_all(const std::vector<Case>& cases, std::size_t expected) {

@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "cover/inputs.hpp"
 #include "gated_attention/layer/gated_attention.hpp"
-#include "gated_attention/reference/description.hpp"
+#include "gated_attention/reference/reference.hpp"
 
 // One layer against the reference. What does not depend on the layer's type is compiled once, in
 // trial.cpp, the kernels too: a combination costs what its type costs.
@@ -35,13 +36,6 @@ constexpr const char* type_text() {
 }
 std::string shortened(const char* type_text);
 
-/// What a layer is run on.
-struct Situation {
-  std::vector<Index> lengths = {6, 0, 3};
-  std::vector<Index> positions = {};
-  Index threads = 1;
-};
-
 /// The worst errors of all trials of a program, each relative to the largest magnitude of the
 /// tensor.
 struct WorstErrors {
@@ -50,31 +44,54 @@ struct WorstErrors {
 template <class Scalar>
 WorstErrors& worst_errors();
 
-/// Parameters and x drawn from a seed, what the reference makes of them, and memory for what the
-/// layer makes of them: between NaN, in rows with gaps.
+/// Parameters and a batch drawn from a seed, what the reference makes of them, and memory for what
+/// the layer makes of them, filled with NaN. A failure names the layer's type and the remark.
 template <class Scalar>
 class Trial {
  public:
   Trial(const reference::Description& layer, Parameters<Scalar>& parameters,
-        const Situation& situation);
+        const Situation& situation, const char* type_text, const std::string& remark);
 
-  Limits limits() const;
-  Batch<Scalar> batch() const;
-  MatrixView<Scalar> y();
+  Limits limits() const { return inputs_.limits(); }
+  Batch<Scalar> batch() const { return inputs_.batch(); }
+  MatrixView<Scalar> y() { return given_.y.view(); }
   Results<Scalar> results();
 
-  /// Expects every result near the reference's; a failure names the layer's type and the remark.
-  void compare(const char* type_text, const std::string& remark);
+  /// Expects every result near the reference's, and exact zeros for rows that see no key.
+  void compare();
+
+  // Further calls of the same layer, each against what the one before `compare` has given.
+
+  /// The batch and the results where the context was prepared before.
+  Batch<Scalar> batch_beside_context() const;
+  Results<Scalar> results_beside_context();
+  /// Expects the same bits.
+  void compare_prepared();
+
+  /// Not-a-number and infinities in one key's row of every sequence.
+  void poison() { inputs_.poison(); }
+  /// Expects the same bits in all rows that do not see that key. Returns how many rows those are.
+  Index compare_unread() const;
 
  private:
+  struct Outputs {
+    Rows<Scalar> y;
+    std::vector<Scalar> attention, log_sum_exp, first_token;
+  };
+
+  void forget();  ///< what was given
+  std::string name() const { return shortened(type_text_) + remark_; }
+
+  const char* type_text_;
+  std::string remark_;
   Shape shape_;
-  Situation situation_;
-  reference::Tensor x_;
-  std::vector<Scalar> x_values_, y_, attention_, log_sum_exp_, first_token_, scores_[5];
-  Index tokens_ = 0;
-  std::vector<Position> gated_;
-  reference::Tensor expected_y_, expected_attention_, expected_log_sum_exp_, expected_first_token_;
-  reference::Tensor expected_scores_[5];
+  reference::Scoring scoring_;
+  std::vector<Index> lengths_;
+  Inputs<Scalar> inputs_;
+  std::vector<reference::ScoreInputs> score_inputs_;
+  reference::Result expected_;
+  Outputs given_, first_;
+  std::vector<Scalar> scores_[5];
 };
 
 extern template class Trial<float>;
@@ -82,14 +99,41 @@ extern template class Trial<double>;
 
 /// Runs a layer and the reference on one situation.
 template <class Layer>
-void check_layer(const Layer& layer, const Situation& situation, const std::string& remark = "") {
+void check_layer(const Layer& layer, const Situation& situation) {
   using Scalar = typename Layer::Scalar;
   Parameters<Scalar> parameters(layer);
-  Trial<Scalar> trial(reference::describe(layer), parameters, situation);
+  Trial<Scalar> trial(reference::describe(layer), parameters, situation,
+                      type_text<typename Layer::Stages>(), "");
   const auto weights = pack(layer, parameters);
   Workspace workspace(layer, trial.limits());
   layer.forward(trial.batch(), weights, workspace, trial.y(), trial.results());
-  trial.compare(type_text<typename Layer::Stages>(), remark);
+  trial.compare();
+}
+
+/// The same, then with the context prepared before, then with numbers that are not finite in rows of
+/// keys. Returns how many rows did not see those.
+template <class Layer>
+Index check_layer_and_what_it_reads(const Layer& layer, const Situation& situation,
+                                    const std::string& remark) {
+  using Scalar = typename Layer::Scalar;
+  Parameters<Scalar> parameters(layer);
+  Trial<Scalar> trial(reference::describe(layer), parameters, situation,
+                      type_text<typename Layer::Stages>(), remark);
+  const auto weights = pack(layer, parameters);
+  Workspace workspace(layer, trial.limits());
+  layer.forward(trial.batch(), weights, workspace, trial.y(), trial.results());
+  trial.compare();
+  if (layer.shape().is_cross()) {
+    Context context(layer, {.tokens = workspace.limits().context_tokens,
+                            .sequences = workspace.limits().sequences});
+    layer.prepare_context(trial.batch(), weights, workspace, context);
+    layer.forward(trial.batch_beside_context(), weights, context, workspace, trial.y(),
+                  trial.results_beside_context());
+    trial.compare_prepared();
+  }
+  trial.poison();
+  layer.forward(trial.batch(), weights, workspace, trial.y(), trial.results());
+  return trial.compare_unread();
 }
 
 /// One generated combination.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
+#include "gated_attention/layer/gated_attention.hpp"
 #include "unit/layer_support.hpp"
 
-// Stages on scores in whole layers, and keys and values from a context.
+// Keys and values from a context: prepared once, beside the gate's own stream, and misuse. (Every mask, score stage and
+// gate over two streams against the reference: tests/cover.)
 
 namespace gated_attention::layers {
 namespace {
@@ -22,8 +24,6 @@ struct Streams {
   std::vector<Index> lengths = {3, 2, 0, 6}, context_lengths = {140, 0, 4, 3};
   std::vector<Index> positions, context_positions;
   std::vector<Scalar> x, context;
-  std::vector<std::vector<Scalar>> biases;
-  std::vector<ScoreView<const Scalar>> views;
 
   Streams() {
     std::mt19937_64 engine(2);
@@ -31,11 +31,6 @@ struct Streams {
     context = normal_numbers<Scalar>(147 * 9, engine);
     for (Index i = 0; i < 11; ++i) positions.push_back(100 - 3 * i);
     for (Index i = 0; i < 147; ++i) context_positions.push_back(2 * i + 1);
-    for (std::size_t i = 0; i < 4; ++i)
-      biases.push_back(normal_numbers<Scalar>(lengths[i] * context_lengths[i], engine));
-    for (Index s = 0; s < 3; ++s) biases[3][at(3 + s)] = -std::numeric_limits<Scalar>::infinity();
-    for (std::size_t i = 0; i < 4; ++i)
-      views.emplace_back(biases[i].data(), 1, lengths[i], context_lengths[i]);
   }
   Batch<Scalar> batch() const {
     return {.x = {x.data(), 11, 12},
@@ -44,34 +39,6 @@ struct Streams {
             .context_lengths = context_lengths};
   }
 };
-
-template <class Scalar>
-void check_cross() {
-  const Streams<Scalar> streams;
-  const auto run = [&](const auto& layer, const Batch<Scalar>& batch) {
-    check(layer, drawn(Parameters<Scalar>(layer)), batch);
-  };
-  Batch<Scalar> batch = streams.batch();
-  run(compose<Scalar>(cross, Bidirectional{}, Gate<at::Sdpa>{}), batch);
-  run(compose<Scalar>(cross, Gate<at::Query, Bias>{}, Gate<at::Key, Headwise>{}, Gate<at::Value>{},
-                      Causal{}, ProjectionBias<at::Query, at::Key, at::Value, at::Output>{},
-                      LearnedSink{}, Gate<at::Output>{}),
-      batch);
-  batch.positions = streams.positions;
-  batch.context_positions = streams.context_positions;
-  batch.score_bias = streams.views;
-  run(compose<Scalar>(cross, QkNorm<>{.eps = 1e-6}, Rope<>{.theta = 100}, Softcap{.cap = 2},
-                      ScoreBias{}, Alibi{}, BidirectionalWindow{.left = 120, .right = 3},
-                      Gate<at::Sdpa, LowRank<3>>{}, Gate<at::Key, FirstChannels<4>>{}),
-      batch);
-}
-
-TEST(Cross, AContextOfItsOwnWidthIsTheReferenceInFloat) {
-  check_cross<float>();
-}
-TEST(Cross, AContextOfItsOwnWidthIsTheReferenceInDouble) {
-  check_cross<double>();
-}
 
 template <class Scalar>
 void check_prepared() {
@@ -152,6 +119,14 @@ TEST(Cross, MisuseIsRefusedWithBothNumbers) {
   batch.context_positions = streams.positions;
   EXPECT_EQ(refused(batch),
             "GatedAttention::forward: there are 11 positions, context has 147 rows");
+  batch = streams.batch();
+  std::vector<float> shared = streams.context;
+  batch.context = {shared.data(), 147, 9};
+  EXPECT_EQ(message_of([&] {
+              layer.forward(batch, weights, workspace, {shared.data() + 4, 11, 12});
+            }),
+            "GatedAttention::forward: y overlaps context 4 elements behind its start: y must be "
+            "context itself or lie apart from it");
   const Context<GatedAttention<float, Bidirectional>> context(layer,
                                                               {.tokens = 147, .sequences = 4});
   EXPECT_EQ(message_of([&] {
@@ -169,48 +144,6 @@ TEST(Cross, MisuseIsRefusedWithBothNumbers) {
               alone.forward(streams.batch(), own, own_workspace, {y.data(), 11, 12});
             }),
             "GatedAttention::forward: context has 9 columns, the layer's context_dim is 0");
-}
-
-/// Self-attention in whole layers: all stages at once, first-token attention through them, rows that
-/// see nothing.
-template <class Scalar, class Mask>
-void check_self(const Mask& mask) {
-  std::mt19937_64 engine(6);
-  const std::vector<Index> lengths = {4, 0, 7}, prefixes = {2, 0, 5};
-  const std::vector<Scalar> x = normal_numbers<Scalar>(11 * 12, engine);
-  std::vector<Scalar> bias = normal_numbers<Scalar>(4 * 7 * 7, engine);
-  for (Index s = 0; s < 7; ++s) bias[at(2 * 7 + s)] = -std::numeric_limits<Scalar>::infinity();
-  bool seen[7];
-  for (Index s = 0; s < 7; ++s) seen[s] = s != 3 && s != 0;
-  const std::vector<ScoreView<const Scalar>> biases = {
-      {bias.data(), 1, 4, 4}, {bias.data(), 4, 1, 0}, {bias.data(), 4, 7, 7}};
-  const std::vector<ScoreView<const bool>> masks = {
-      {seen, 1, 1, 4}, {seen, 1, 1, 0}, {seen, 1, 1, 7}};
-  Batch<Scalar> batch{
-      .x = {x.data(), 11, 12}, .lengths = lengths, .score_bias = biases, .boolean_mask = masks};
-  if (std::is_same_v<Mask, PrefixCausal>) batch.prefixes = prefixes;
-  const auto plain =
-      compose<Scalar>(self, mask, ScoreBias{}, Softcap{.cap = 3}, BooleanMask{}, Gate<at::Sdpa>{});
-  const auto sunk =
-      compose<Scalar>(self, Alibi{}, BooleanMask{}, ScoreBias{}, SoftmaxScale{.scale = 0.7}, mask,
-                      LearnedSink{}, Gate<at::Sdpa, Headwise>{});
-  check(plain, drawn(Parameters<Scalar>(plain)), batch);
-  check(sunk, drawn(Parameters<Scalar>(sunk)), batch);
-}
-
-template <class Scalar>
-void check_self_masks() {
-  check_self<Scalar>(Causal{});
-  check_self<Scalar>(PrefixCausal{});
-  check_self<Scalar>(CausalTopLeft{});
-  check_self<Scalar>(BidirectionalWindow{.left = 1, .right = 2});
-}
-
-TEST(ScoresInALayer, AreTheReferenceInFloat) {
-  check_self_masks<float>();
-}
-TEST(ScoresInALayer, AreTheReferenceInDouble) {
-  check_self_masks<double>();
 }
 
 }  // namespace

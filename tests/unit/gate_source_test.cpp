@@ -1,88 +1,19 @@
 // SPDX-License-Identifier: MIT
+#include "gated_attention/layer/gated_attention.hpp"
 #include "unit/layer_support.hpp"
+#include "unit/own_stages.hpp"
 
-// What a gate's logits are read from, and an activation of one's own.
+// The tensors of a gate that has a source of its own, what it may read, and an activation of one's own. (Their results
+// against the reference: tests/cover.)
 
 namespace gated_attention::layers {
-
-/// A source of a user's: the squares of a row, and a 1 behind them.
-struct Squares {
-  static constexpr bool is_gate_source = true;
-  static constexpr Index features(Index model_dim) { return model_dim + 1; }
-  template <class Scalar>
-  static void read(const Scalar* row, Index model_dim, Scalar* features) {
-    for (Index i = 0; i < model_dim; ++i) features[i] = row[i] * row[i];
-    features[model_dim] = 1;
-  }
-};
-
-/// An activation of a user's: s = z³/8
-struct CubicEighth {
-  template <class Scalar>
-  static Packet<Scalar> value(const Packet<Scalar>& z) {
-    const Packet<Scalar> eighth = packet::broadcast<Scalar>(Scalar(0.125));
-    return packet::mul(packet::mul(z, eighth), packet::mul(z, z));
-  }
-  template <class Scalar>
-  static Packet<Scalar> derivative(const Packet<Scalar>& z) {
-    return packet::mul(packet::broadcast<Scalar>(Scalar(0.375)), packet::mul(z, z));
-  }
-  static double reference(double z) { return z * z * z / 8; }
-};
-
 namespace {
+
+using own::CubicEighth;
+using own::Squares;
 
 constexpr Shape shape{
     .model_dim = 12, .query_heads = 4, .kv_heads = 2, .head_dim = 6, .value_dim = 5};
-
-/// Rows with gaps of NaN between them.
-template <class Scalar>
-struct Stream {
-  static constexpr Index tokens = 9, width = 12, gap = 3;
-  std::vector<Index> lengths = {5, 0, 4};
-  std::vector<Scalar> x;
-
-  Stream() {
-    std::mt19937_64 engine(8);
-    x = normal_numbers<Scalar>(tokens * (width + gap), engine);
-    for (Index t = 0; t < tokens; ++t)
-      for (Index c = 0; c < gap; ++c)
-        x[at(t * (width + gap) + width + c)] = std::numeric_limits<Scalar>::quiet_NaN();
-  }
-  Batch<Scalar> batch() const {
-    return {.x = {x.data(), tokens, width, width + gap}, .lengths = lengths};
-  }
-};
-
-/// A gate from the source at every position of one layer.
-template <class Scalar, class Source>
-void check_source() {
-  SCOPED_TRACE(__PRETTY_FUNCTION__);
-  const Stream<Scalar> stream;
-  const auto layer =
-      compose<Scalar>(shape, Gate<at::Query, Source>{}, Gate<at::Key, Source, Headwise, Bias>{},
-                      Gate<at::Value, Source, SharedHeads>{}, Gate<at::Sdpa, Source, HeadBias>{},
-                      Gate<at::Output, Source, Bias, Tanh>{});
-  check(layer, drawn(Parameters<Scalar>(layer)), stream.batch());
-  const auto two = compose<Scalar>(shape, Gate<at::Sdpa, HeadMean, Source>{}, Gate<at::Sdpa, Add>{},
-                                   Gate<at::Query, CubicEighth, Source>{});
-  check(two, drawn(Parameters<Scalar>(two)), stream.batch());
-}
-
-template <class Scalar>
-void check_sources() {
-  check_source<Scalar, FirstChannels<1>>();
-  check_source<Scalar, FirstChannels<12>>();
-  check_source<Scalar, LowRank<3>>();
-  check_source<Scalar, Squares>();
-}
-
-TEST(GateSources, AtEveryPositionAreTheReferenceInFloat) {
-  check_sources<float>();
-}
-TEST(GateSources, AtEveryPositionAreTheReferenceInDouble) {
-  check_sources<double>();
-}
 
 TEST(GateSources, TensorsHaveTheNamesAndExtentsOfTheSource) {
   const auto extents = [](const auto& layer, const std::string& name) {

@@ -3,24 +3,19 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <limits>
-#include <random>
-#include <string>
-#include <vector>
-
 #include "gated_attention/layer/gated_attention.hpp"
 #include "gated_attention/reference/reference.hpp"
+#include "unit/reference_support.hpp"
 
 // A whole layer against the reference.
 
 namespace gated_attention::layers {
 
-inline constexpr double infinity = std::numeric_limits<double>::infinity();
-
-inline std::size_t at(Index i) {
-  return static_cast<std::size_t>(i);
-}
+using support::at;
+using support::infinity;
+using support::message_of;
+using support::normal_numbers;
+using support::relative_error;
 
 template <class Scalar>
 constexpr double tolerance() {
@@ -28,40 +23,10 @@ constexpr double tolerance() {
 }
 
 template <class Scalar>
-std::vector<Scalar> normal_numbers(Index count, std::mt19937_64& engine, double deviation = 1) {
-  std::normal_distribution<double> normal;
-  std::vector<Scalar> numbers(at(count));
-  for (Scalar& x : numbers) x = static_cast<Scalar>(deviation * normal(engine));
-  return numbers;
-}
-
-template <class Scalar>
 Parameters<Scalar> drawn(Parameters<Scalar> parameters, std::uint64_t seed = 11) {
   std::mt19937_64 engine(seed);
-  std::normal_distribution<double> normal;
-  for (const TensorInfo& tensor : parameters.tensors()) {
-    const double deviation =
-        tensor.rows > 1 ? 1 / std::sqrt(static_cast<double>(tensor.columns)) : 0.5;
-    Scalar* const values = parameters[tensor.name].data();
-    for (Index i = 0; i < tensor.count(); ++i)
-      values[i] += static_cast<Scalar>(deviation * normal(engine));
-  }
+  support::draw(parameters, engine);
   return parameters;
-}
-
-/// max |given − expected| / max |expected|; infinite where only one of them is finite.
-template <class Scalar>
-double relative_error(const std::vector<Scalar>& given, const std::vector<double>& expected) {
-  if (given.size() != expected.size()) return infinity;
-  double error = 0, largest = 0;
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    const double value = static_cast<double>(given[i]);
-    if (value == expected[i]) continue;
-    if (!std::isfinite(value) || !std::isfinite(expected[i])) return infinity;
-    error = std::max(error, std::abs(value - expected[i]));
-    largest = std::max(largest, std::abs(expected[i]));
-  }
-  return error == 0 ? 0 : error / largest;
 }
 
 /// What a call gives.
@@ -125,16 +90,6 @@ Given<Scalar> check(const Layer& layer, const Parameters<Scalar>& parameters,
                 {given.y.data(), batch.x.rows(), layer.shape().model_dim}, results);
   expect_near(given, expected);
   return given;
-}
-
-template <class Function>
-std::string message_of(const Function& function) {
-  try {
-    function();
-  } catch (const ShapeError& error) {
-    return error.what();
-  }
-  return "nothing was refused";
 }
 
 }  // namespace gated_attention::layers

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include "gated_attention/layer/attend.hpp"
 #include "unit/score_support.hpp"
 
 // Attention over parts of the keys, merged.
@@ -32,12 +33,12 @@ struct Long {
 
   Long() {
     std::mt19937_64 engine(5);
-    Problem<Scalar>::fill(q, tokens * heads * dim, engine);
-    Problem<Scalar>::fill(k, keys * dim, engine);
-    Problem<Scalar>::fill(v, keys * width, engine);
-    Problem<Scalar>::fill(logits, tokens * heads, engine);
-    Problem<Scalar>::fill(sinks, heads, engine);
-    Problem<Scalar>::fill(bias, keys, engine);
+    q = Problem<Scalar>::numbers(tokens * heads * dim, engine);
+    k = Problem<Scalar>::numbers(keys * dim, engine);
+    v = Problem<Scalar>::numbers(keys * width, engine);
+    logits = Problem<Scalar>::numbers(tokens * heads, engine);
+    sinks = Problem<Scalar>::numbers(heads, engine);
+    bias = Problem<Scalar>::numbers(keys, engine);
     for (Index s = 100; s < 2000; ++s) bias[at(s)] = -std::numeric_limits<Scalar>::infinity();
     bias_view = {bias.data(), 1, 1, keys};
   }
@@ -155,16 +156,6 @@ TEST(Partial, ARowThatSeesNothingOfAPartLeavesNothing) {
   std::vector<double> out(30, 7);
   layer.finish(part.view, AttendBatch<double>{}, workspace, {out.data(), 5, 2, 3});
   EXPECT_EQ(out, std::vector<double>(30, 0));
-}
-
-template <class Function>
-std::string message_of(const Function& function) {
-  try {
-    function();
-  } catch (const ShapeError& error) {
-    return error.what();
-  }
-  return "nothing was refused";
 }
 
 TEST(Partial, MisuseIsRefusedWithBothNumbers) {

@@ -3,30 +3,27 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstring>
 #include <functional>
-#include <limits>
 #include <memory>
-#include <random>
 #include <set>
-#include <string>
 #include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "gated_attention/layer/attend.hpp"
 #include "gated_attention/reference/reference.hpp"
+#include "unit/own_stages.hpp"
+#include "unit/reference_support.hpp"
 
 // Attention without projections, with stages on its scores, against the reference.
 
 namespace gated_attention::scores {
 
-inline constexpr double infinity = std::numeric_limits<double>::infinity();
-
-inline std::size_t at(Index i) {
-  return static_cast<std::size_t>(i);
-}
+using own::Fading;
+using support::at;
+using support::infinity;
+using support::message_of;
+using support::normal_numbers;
+using support::relative_error;
+using support::same_bits;
 
 template <class Scalar>
 constexpr double tolerance() {
@@ -35,25 +32,6 @@ constexpr double tolerance() {
 
 template <class Wanted, class... Stages>
 inline constexpr bool has = (... || std::is_same_v<Wanted, Stages>);
-
-/// s − rate·|t − s'|, and −∞ beyond `reach` keys before the query: on packets, and in double.
-struct Fading {
-  double rate = 0.25;
-  double reach = 1e9;
-
-  template <class Scalar>
-  Packet<Scalar> operator()(const ScorePlace<Scalar>& place, const Packet<Scalar>& score) const {
-    const auto all = [](double x) { return packet::broadcast<Scalar>(static_cast<Scalar>(x)); };
-    const Packet<Scalar> before =
-        packet::sub(packet::broadcast<Scalar>(place.position), place.keys);
-    const Packet<Scalar> faded = packet::madd(all(-rate), packet::abs(before), score);
-    return packet::select_less(all(reach), before, all(-infinity), faded);
-  }
-  double reference(Index, Index position, Index key, double score) const {
-    const double before = static_cast<double>(position - key);
-    return before > reach ? -infinity : score - rate * std::abs(before);
-  }
-};
 
 /// The numbers of a ragged batch: three sequences, one of more than 128 keys, one without queries and
 /// one with more queries than keys.
@@ -70,10 +48,10 @@ struct Problem {
 
   explicit Problem(std::uint64_t seed = 3) {
     std::mt19937_64 engine(seed);
-    fill(q, tokens() * query_heads * key_dim, engine);
-    fill(k, keys() * kv_heads * key_dim, engine);
-    fill(v, keys() * kv_heads * value_dim, engine);
-    fill(sinks, query_heads, engine);
+    q = numbers(tokens() * query_heads * key_dim, engine);
+    k = numbers(keys() * kv_heads * key_dim, engine);
+    v = numbers(keys() * kv_heads * value_dim, engine);
+    sinks = numbers(query_heads, engine);
     // Of each sequence another kind: all extents, one row for all, one head for all.
     add_views(query_heads, 7, 150, engine);
     add_views(1, 1, 4, engine);
@@ -99,16 +77,14 @@ struct Problem {
   Index tokens() const { return sum(lengths); }
   Index keys() const { return sum(key_lengths); }
 
-  static void fill(std::vector<Scalar>& to, Index count, std::mt19937_64& engine) {
-    std::normal_distribution<double> normal;
-    for (Index i = 0; i < count; ++i) to.push_back(static_cast<Scalar>(1.5 * normal(engine)));
+  static std::vector<Scalar> numbers(Index count, std::mt19937_64& engine) {
+    return normal_numbers<Scalar>(count, engine, 1.5);
   }
 
   void add_views(Index heads, Index rows, Index count, std::mt19937_64& engine) {
     std::uniform_real_distribution<double> uniform;
     const Index all = heads * rows * count;
-    biases.emplace_back();
-    fill(biases.back(), all, engine);
+    biases.push_back(numbers(all, engine));
     masks.push_back(std::make_unique<bool[]>(at(all)));
     for (Index i = 0; i < all; ++i) {
       masks.back()[at(i)] = uniform(engine) < 0.8;
@@ -216,34 +192,12 @@ reference::Attention answer(const reference::Scoring& scoring, const AttendBatch
   return all;
 }
 
-/// max |given − expected| / max |expected|; infinite where only one of them is finite.
-template <class Scalar>
-double relative_error(const std::vector<Scalar>& given, const std::vector<double>& expected) {
-  if (given.size() != expected.size()) return infinity;
-  double error = 0, largest = 0;
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    const double value = static_cast<double>(given[i]);
-    if (value == expected[i]) continue;
-    if (!std::isfinite(value) || !std::isfinite(expected[i])) return infinity;
-    error = std::max(error, std::abs(value - expected[i]));
-    largest = std::max(largest, std::abs(expected[i]));
-  }
-  return error == 0 ? 0 : error / largest;
-}
-
-template <class Scalar>
-bool same_bits(const Scalar* a, const Scalar* b, Index count) {
-  return std::memcmp(a, b, at(count) * sizeof(Scalar)) == 0;
-}
-
 /// Whether a row sees one of the keys.
 inline bool sees(const reference::Scoring& scoring, const reference::ScoreInputs& inputs,
                  Index head, Index token, Index shift, const std::set<Index>& keys) {
-  for (const Index key : keys)
-    if (scoring.visible(token + shift, key, inputs.prefix) &&
-        reference::staged_score(scoring, inputs, head, token, token + shift, key, 0) != -infinity)
-      return true;
-  return false;
+  return std::any_of(keys.begin(), keys.end(), [&](Index key) {
+    return support::sees(scoring, inputs, head, token, token + shift, key);
+  });
 }
 
 /// Not-a-number and infinities in the rows of some keys change no bit of the rows that do not see

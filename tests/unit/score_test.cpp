@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include "gated_attention/layer/attend.hpp"
 #include "unit/score_support.hpp"
 
 // Each stage on scores by itself, the order of two, views, misuse.
@@ -123,16 +124,6 @@ TEST(Scores, ASequenceAloneHasTheBitsThatItHasInABatch) {
   alone.boolean_mask = batch.boolean_mask.subspan(2);
   const Given<float> last = run(layer, alone);
   EXPECT_TRUE(same_bits(last.out.data(), all.out.data() + rows * 4 * 5, 9 * 4 * 5));
-}
-
-template <class Function>
-std::string message_of(const Function& function) {
-  try {
-    function();
-  } catch (const ShapeError& error) {
-    return error.what();
-  }
-  return "nothing was refused";
 }
 
 TEST(Scores, NumbersThatMakeNoSenseAreRefused) {

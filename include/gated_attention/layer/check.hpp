@@ -206,10 +206,11 @@ inline void check_stream(const char* function, const char* lengths_name, const c
                               " rows");
 }
 
-/// y is x itself, or apart from it.
+/// y is x (or the context) itself, or apart from it.
 template <class Scalar>
-void check_alias(const char* function, const MatrixView<const Scalar>& x, const MatrixView<Scalar>& y) {
-  if (x.rows() == 0 || (x.data() == y.data() && (x.row_stride() == y.row_stride() || x.rows() == 1))) return;
+void check_alias(const char* function, const char* name, const MatrixView<const Scalar>& x,
+                 const MatrixView<Scalar>& y) {
+  if (x.rows() == 0 || y.rows() == 0 || (x.data() == y.data() && (x.row_stride() == y.row_stride() || x.rows() == 1))) return;
   const Scalar* const x_end = x.row(x.rows() - 1) + x.columns();
   const Scalar* const y_end = y.row(y.rows() - 1) + y.columns();
   const bool apart = !std::less<>{}(x.data(), y_end) || !std::less<const Scalar*>{}(y.data(), x_end);
@@ -219,8 +220,8 @@ void check_alias(const char* function, const MatrixView<const Scalar>& x, const 
   const bool side_by_side = stride == y.row_stride() && (gap > 0 ? gap >= x.columns() && gap + y.columns() <= stride
                                                                  : -gap >= y.columns() && x.columns() - gap <= stride);
   if (!apart && !side_by_side)
-    detail::raise<ShapeError>(function, ": y overlaps x ", gap,
-                              " elements behind its start: y must be x itself or lie apart from it");
+    detail::raise<ShapeError>(function, ": y overlaps ", name, " ", gap, " elements behind its start: y must be ", name,
+                              " itself or lie apart from it");
 }
 
 /// Refuses two views that share an element, or that may: rows of one matrix that lie side by side do not.
