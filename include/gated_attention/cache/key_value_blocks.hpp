@@ -140,7 +140,7 @@ void write_keys(Stored* block, const KeyValueLayout<Scalar, Stored>& layout, Ind
                 Index count, const Scalar* rows, Index row_stride) {
   constexpr Index strip = 16;  // channels whose lines stay in cache while the lanes go by
   RowScale<Scalar, Stored> scales[static_cast<std::size_t>(block_keys)];
-  if constexpr (layout.scaled)
+  if constexpr (KeyValueLayout<Scalar, Stored>::scaled)
     for (Index i = 0; i < count; ++i) {
       scales[i] = RowScale<Scalar, Stored>::of(rows + i * row_stride, layout.key_dim);
       layout.key_scales(block)[first_lane + i] = scales[i].scale;
@@ -186,7 +186,7 @@ void write_values(Stored* block, const KeyValueLayout<Scalar, Stored>& layout, I
   for (Index i = 0; i < count; ++i) {
     const Scalar* const row = rows + i * row_stride;
     RowScale<Scalar, Stored> scale;
-    if constexpr (layout.scaled) {
+    if constexpr (KeyValueLayout<Scalar, Stored>::scaled) {
       scale = RowScale<Scalar, Stored>::of(row, layout.value_dim);
       layout.value_scales(block)[first_lane + i] = scale.scale;
     }

@@ -151,6 +151,13 @@ void check_tensors(const std::vector<TensorInfo>& expected, const Parameters<Sca
   }
 }
 
+template <class Weight, class Scalar>
+struct CheckedWeight {
+  static constexpr bool weights_can_be_stored_so = detail::stores_weights<Weight, Scalar>;
+  static_assert(weights_can_be_stored_so,
+                "gated_attention: weights are stored as the layer's scalar, float, bfloat16 or half");
+};
+
 /// Packed tensors and the memory they lie in: compiled once per scalar and type of weights, not per layer.
 template <class Scalar, class Weight>
 class PackedMemory {
@@ -220,9 +227,7 @@ class PackedWeights {
  public:
   using Scalar = typename Layer::Scalar;
 
-  static constexpr bool weights_can_be_stored_so = detail::stores_weights<Weight, Scalar>;
-  static_assert(weights_can_be_stored_so,
-                "gated_attention: weights are stored as the layer's scalar, float, bfloat16 or half");
+  static_assert(sizeof(kernel::CheckedWeight<Weight, Scalar>) > 0);
 
   /// Packs the parameters of a layer; a ShapeError names the first tensor that does not fit.
   PackedWeights(const Layer& layer, const Parameters<Scalar>& parameters)
