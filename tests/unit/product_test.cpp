@@ -45,8 +45,8 @@ struct Extents {
 };
 
 /// x, W, bias and everything they are packed into. What is no number of theirs is NaN, and x ends
-/// with its last number.
-template <class Scalar>
+/// with its last number. The panels hold W as Stored.
+template <class Scalar, class Stored = Scalar>
 struct Problem {
   static constexpr Scalar canary = Scalar(-12345.5);
 
@@ -65,9 +65,21 @@ struct Problem {
       for (Index k = 0; k < e.depth(); ++k) weight[at(n * weight_stride + k)] = number();
     if (e.bias)
       for (Index n = 0; n < e.columns; ++n) bias.push_back(number());
-    panels.assign(at(kernel::panel_elements(e.columns, e.depth())), nan<Scalar>());
-    pack_in_pieces(e.columns / 3 + 1);
-    kernel::clear_padding<Scalar>(panels.data(), e.columns, e.depth());
+    pack();
+  }
+
+  void pack() {
+    panels.assign(at(kernel::panel_elements(extents.columns, extents.depth())),
+                  detail::narrowed<Stored>(nan<Scalar>()));
+    pack_in_pieces(extents.columns / 3 + 1);
+    kernel::clear_padding<Scalar>(panels.data(), extents.columns, extents.depth());
+  }
+
+  /// W rounded to another type, and packed anew.
+  template <class Other>
+  void round_weights() {
+    for (Scalar& w : weight) w = detail::widened<Scalar>(detail::narrowed<Other>(w));
+    pack();
   }
 
   /// W arrives as several matrices side by side, as query, key, value and gates do.
@@ -97,11 +109,11 @@ struct Problem {
     const auto scratch =
         kernel::take_product_scratch<Scalar>(arena, rows, extents.depth(), threads);
     EXPECT_EQ(arena.used(), bytes);
-    kernel::multiply<Scalar, Scalar>({x.data() + first_row * row_stride, rows, row_stride,
-                              extents.gaps.groups, extents.group_width, group_stride},
-                             {panels.data(), columns, extents.depth()},
-                             {memory.data() + stride, stride, extents.bias ? bias.data() : nullptr},
-                             scratch, threads);
+    kernel::multiply<Scalar, Stored>(
+        {x.data() + first_row * row_stride, rows, row_stride, extents.gaps.groups,
+         extents.group_width, group_stride},
+        {panels.data(), columns, extents.depth()},
+        {memory.data() + stride, stride, extents.bias ? bias.data() : nullptr}, scratch, threads);
     std::vector<Scalar> y;
     Index touched = 0;
     for (Index t = -1; t <= rows; ++t)
@@ -124,7 +136,8 @@ struct Problem {
   Extents extents;
   std::mt19937 random;
   Index group_stride = 0, row_stride = 0, weight_stride = 0;
-  std::vector<Scalar> x, weight, bias, panels;
+  std::vector<Scalar> x, weight, bias;
+  std::vector<Stored> panels;
 };
 
 /// The largest error in units of ε·√depth·Σ|x·W|, by a plain sum in long double.
@@ -272,6 +285,64 @@ TYPED_TEST(Product, PanelsHoldSixtyFourColumnsEach) {
     for (Index k = 0; k < 7; ++k)
       ASSERT_EQ(problem.panels[at((n / 64 * 7 + k) * 64 + n % 64)],
                 n < 130 ? problem.weight[at(n * 7 + k)] : TypeParam(0));
+}
+
+template <class A, class B>
+struct Pair {
+  using Scalar = A;
+  using Stored = B;
+};
+template <class>
+class StoredProduct : public testing::Test {};
+using Pairs = testing::Types<Pair<float, bfloat16>, Pair<float, half>, Pair<double, float>,
+                             Pair<double, bfloat16>, Pair<double, half>>;
+TYPED_TEST_SUITE(StoredProduct, Pairs);
+
+/// The product with W in fewer bits has the bits of the product with W rounded before: reading rounds
+/// nothing.
+template <class Scalar, class Stored>
+void expect_bits_of_rounded_weights(const Extents& extents, unsigned seed, Index threads = 1) {
+  const Problem<Scalar, Stored> stored(extents, seed);
+  Problem<Scalar> rounded(extents, seed);
+  const auto exact = rounded.multiply(threads);
+  rounded.template round_weights<Stored>();
+  const auto y = stored.multiply(threads);
+  ASSERT_EQ(y, rounded.multiply(threads))
+      << extents.rows << " rows, " << extents.columns << " columns, " << extents.depth() << " deep";
+  ASSERT_NE(y, exact) << "W was not rounded";
+}
+
+TYPED_TEST(StoredProduct, HasTheBitsOfRoundedWeightsForEveryTail) {
+  using Scalar = typename TypeParam::Scalar;
+  using Stored = typename TypeParam::Stored;
+  for (Index rows = 1; rows <= 13; ++rows)
+    for (Index columns = 1; columns <= 130; columns += columns < 66 ? 1 : 4) {
+      const Gaps gaps = {columns % 2 + 1, rows % 3, 1, columns % 3, 2};
+      expect_bits_of_rounded_weights<Scalar, Stored>({rows, columns, 9, columns % 2 == 0, gaps},
+                                                     static_cast<unsigned>(rows * 200 + columns));
+    }
+}
+
+TYPED_TEST(StoredProduct, HasTheBitsOfRoundedWeightsInManyBlocksAndOnThreads) {
+  using Scalar = typename TypeParam::Scalar;
+  using Stored = typename TypeParam::Stored;
+  for (const Extents& shape : long_shapes)
+    for (const Index threads : {1, 3})
+      expect_bits_of_rounded_weights<Scalar, Stored>(shape, 5, threads);
+}
+
+TYPED_TEST(StoredProduct, PanelsHoldEachColumnInItsPlaceAndZerosBehindTheLast) {
+  using Scalar = typename TypeParam::Scalar;
+  using Stored = typename TypeParam::Stored;
+  const Problem<Scalar, Stored> problem({1, 130, 7, false, {}});
+  ASSERT_EQ(problem.panels.size(), at(3 * 7 * 64));
+  for (Index n = 0; n < 192; ++n)
+    for (Index k = 0; k < 7; ++k) {
+      const Stored found =
+          problem.panels[at((n / 64 * 7 + k) * 64 + stored_place<Scalar, Stored>(n % 64))];
+      const Scalar exact = n < 130 ? problem.weight[at(n * 7 + k)] : Scalar(0);
+      ASSERT_EQ(found, detail::narrowed<Stored>(exact)) << n << ", " << k;
+    }
 }
 
 }  // namespace
