@@ -61,6 +61,9 @@ void describe_stage(std::ostream& out, const Stage& stage) {
     if (Stage::template has<at::Output>) out << " o";
   } else if constexpr (std::is_same_v<Stage, SlidingWindow>) {
     out << "sliding window of " << Index{stage.window};
+  } else if constexpr (std::is_same_v<Stage, StreamingWindow>) {
+    out << "sliding window of " << Index{stage.window} << " behind the first " << Index{stage.kept} << " keys";
+    if (stage.positions == KeyPositions::in_cache) out << ", positions in the cache";
   } else if constexpr (std::is_same_v<Stage, Bidirectional>) {
     out << "bidirectional";
   } else if constexpr (std::is_same_v<Stage, BidirectionalWindow>) {

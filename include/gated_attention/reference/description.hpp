@@ -134,6 +134,12 @@ struct Describe {
   void operator()(const SlidingWindow& mask) const {
     layer.visible = {.past = mask.window - 1, .future = 0};
   }
+  void operator()(const StreamingWindow& mask) const {
+    layer.visible = {.past = mask.window - 1,
+                     .future = 0,
+                     .kept = mask.kept,
+                     .in_cache = mask.positions == KeyPositions::in_cache};
+  }
   void operator()(const Bidirectional&) const { layer.visible = {}; }
   void operator()(const BidirectionalWindow& mask) const {
     layer.visible = {.past = mask.left, .future = mask.right};

@@ -167,10 +167,22 @@ struct Visible {
   Index future = std::numeric_limits<Index>::max();  ///< keys behind it
   bool top_left = false;  ///< query t stands at key t; else at key t + S − T
   bool prefixed = false;  ///< every query also sees the keys of its sequence's prefix
+  Index kept = 0;         ///< every later query also sees so many keys from the first on
+  bool in_cache = false;  ///< positions count only the keys that a query sees
 
   bool operator()(Index query, Index key, Index prefix = 0) const {
     if (prefixed && key < prefix) return true;
+    if (is_kept(query, key)) return true;
     return key <= query ? query - key <= past : key - query <= future;
+  }
+
+  /// Whether a key is seen only because it is kept: from before the query's window.
+  bool is_kept(Index query, Index key) const { return key < kept && key < query - past; }
+
+  /// Keys between the kept ones and the window, which begins at key b = max(0, query − past): b − min(kept, b)
+  Index evicted(Index query) const {
+    const Index begin = std::max(query - past, Index{0});
+    return begin - std::min(kept, begin);
   }
 };
 
@@ -259,10 +271,11 @@ struct Attention {
 ///
 /// over the keys s that query t sees, score = stages(scale · q[t, h, :]·k[s, g, :]). Query t stands at
 /// key t + S − T, so the last query at the last key, where nothing else is said. A query that sees no
-/// key gives 0 and a log-sum-exp of −∞; what is not seen is not read. q: [T, Hq, D], k: [S, Hkv, D],
-/// v: [S, Hkv, Dv]
+/// key gives 0 and a log-sum-exp of −∞; what is not seen is not read. At in-cache positions the query meets
+/// kept keys as kept_q[t, h, :] and stands nearer to them by the keys that it no longer sees.
+/// q, kept_q: [T, Hq, D], k: [S, Hkv, D], v: [S, Hkv, Dv]
 inline Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const Scoring& scoring,
-                        const ScoreInputs& inputs = {}) {
+                        const ScoreInputs& inputs = {}, const Tensor& kept_q = {}) {
   const Index keys = k.tokens, group = q.heads / k.heads;
   const Index shift = scoring.visible.top_left ? 0 : scoring.offset.value_or(keys - q.tokens);
   constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -274,10 +287,14 @@ inline Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const
       double largest = -infinity, sum = 0;
       for (Index s = 0; s < keys; ++s) {
         scores.data()[s] = -infinity;
-        if (!scoring.visible(t + shift, s, inputs.prefix)) continue;
+        Index position = t + shift;
+        if (!scoring.visible(position, s, inputs.prefix)) continue;
+        const bool moved = scoring.visible.in_cache && scoring.visible.is_kept(position, s);
+        if (moved) position -= scoring.visible.evicted(position);
         double dot = 0;
-        for (Index c = 0; c < q.width; ++c) dot += q(t, h, c) * k(s, h / group, c);
-        scores.data()[s] = staged_score(scoring, inputs, h, t, t + shift, s, scoring.scale * dot);
+        for (Index c = 0; c < q.width; ++c)
+          dot += (moved ? kept_q : q)(t, h, c) * k(s, h / group, c);
+        scores.data()[s] = staged_score(scoring, inputs, h, t, position, s, scoring.scale * dot);
         largest = std::max(largest, scores.data()[s]);
       }
       for (Index s = 0; s < keys; ++s) {

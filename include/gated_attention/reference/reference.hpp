@@ -54,10 +54,12 @@ class Forward {
     Tensor q = projection("q_proj", x, shape.query_heads, width, layer_.query_bias);
     Tensor k = projection("k_proj", key_source(), shape.kv_heads, width, layer_.key_bias);
     Tensor v = projection("v_proj", key_source(), shape.kv_heads, value_width, layer_.value_bias);
-    run_stages(Position::query, q);
-    run_stages(Position::key, k);
+    Tensor kept_q;
+    if (layer_.visible.in_cache) run_stages(Position::query, kept_q = q, kept_positions());
+    run_stages(Position::query, q, inputs_.positions);
+    run_stages(Position::key, k, key_positions());
     run_stages(Position::value, v);
-    attend_sequences(q, k, v);
+    attend_sequences(q, kept_q, k, v);
     Tensor o = result_.attention;
     run_stages(Position::sdpa, o);
     result_.y = projection("o_proj", o, 1, shape.model_dim, layer_.output_bias);
@@ -81,21 +83,38 @@ class Forward {
     return position == Position::key || position == Position::value ? key_source() : inputs_.x;
   }
 
+  const std::vector<Index>& key_positions() const {
+    return layer_.shape.is_cross() ? inputs_.context_positions : inputs_.positions;
+  }
+  const std::vector<Index>& key_lengths() const {
+    return layer_.shape.is_cross() ? inputs_.context_lengths : inputs_.lengths;
+  }
+
+  /// Where queries stand to kept keys at in-cache positions: before theirs by the keys that are gone.
+  std::vector<Index> kept_positions() const {
+    std::vector<Index> positions = inputs_.positions;
+    auto position = positions.begin();
+    for (std::size_t i = 0; i < inputs_.lengths.size(); ++i)
+      for (Index t = 0; t < inputs_.lengths[i]; ++t)
+        *position++ -= layer_.visible.evicted(t + key_lengths()[i] - inputs_.lengths[i]);
+    return positions;
+  }
+
   /// Each sequence by itself, the results back to back.
-  void attend_sequences(const Tensor& q, const Tensor& k, const Tensor& v) {
+  void attend_sequences(const Tensor& q, const Tensor& kept_q, const Tensor& k, const Tensor& v) {
     result_.attention = Tensor(0, q.heads, v.width);
     result_.log_sum_exp = Tensor(0, q.heads, 1);
     result_.first_token_attention = Tensor(0, q.heads, 1);
     Scoring scoring{
         .visible = layer_.visible, .scale = layer_.scale, .stages = layer_.score_stages};
     if (layer_.sink) scoring.sinks = tensors_("sink.logits", 1, q.heads).values;
-    const auto& key_lengths = layer_.shape.is_cross() ? inputs_.context_lengths : inputs_.lengths;
     Index first = 0, first_key = 0;
     for (std::size_t i = 0; i < inputs_.lengths.size(); ++i) {
-      const Index length = inputs_.lengths[i], keys = key_lengths[i];
+      const Index length = inputs_.lengths[i], keys = key_lengths()[i];
       const Attention part =
           attend(rows(q, first, length), rows(k, first_key, keys), rows(v, first_key, keys),
-                 scoring, inputs_.scores.empty() ? ScoreInputs{} : inputs_.scores[i]);
+                 scoring, inputs_.scores.empty() ? ScoreInputs{} : inputs_.scores[i],
+                 layer_.visible.in_cache ? rows(kept_q, first, length) : Tensor());
       append(result_.attention, part.output);
       append(result_.log_sum_exp, part.log_sum_exp);
       append(result_.first_token_attention, part.first_key);
@@ -116,7 +135,8 @@ class Forward {
     to.values.insert(to.values.end(), part.values.begin(), part.values.end());
   }
 
-  void run_stages(Position position, Tensor& y) {
+  /// The stages at a position; `positions` of the rows where they may turn.
+  void run_stages(Position position, Tensor& y, const std::vector<Index>& positions = {}) {
     for (const Stage& stage : layer_.stages) {
       if (stage.position != position) continue;
       switch (stage.kind) {
@@ -133,9 +153,7 @@ class Forward {
           for (double& value : y.values) value *= stage.number;
           break;
         case Stage::Kind::rotate:
-          rotate(y, stage.rotation,
-                 layer_.shape.is_cross() && position == Position::key ? inputs_.context_positions
-                                                                      : inputs_.positions);
+          rotate(y, stage.rotation, positions);
           break;
       }
     }
