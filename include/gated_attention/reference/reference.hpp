@@ -350,13 +350,14 @@ TensorSource tensors_of(const Parameters& parameters) {
 template <class Layer, class Parameters, class T>
 Result forward(const Layer& layer, const Parameters& parameters, MatrixView<T> x,
                std::span<const Index> lengths = {}, std::span<const Index> positions = {}) {
-  return forward(describe(layer), tensors_of(parameters), tensor_of(x), lengths, positions);
+  return forward(reference::describe(layer), tensors_of(parameters), tensor_of(x), lengths,
+                 positions);
 }
 
 /// The same of a whole Batch: with a context, prefixes, biases and masks.
 template <class Layer, class Parameters, class T>
 Result forward(const Layer& layer, const Parameters& parameters, const Batch<T>& batch) {
-  return forward(describe(layer), tensors_of(parameters), inputs_of(batch));
+  return forward(reference::describe(layer), tensors_of(parameters), inputs_of(batch));
 }
 
 }  // namespace gated_attention::reference
