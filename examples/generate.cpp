@@ -152,6 +152,9 @@ Generated generate(const Model& model, std::span<const Index> prompt, Index toke
   const auto attend = [&](Index layer, ga::MatrixView<const float> x, ga::MatrixView<float> y) {
     model.attention->append(layer, x, y);
   };
+  // One token first, which wakes the threads and touches the weights.
+  dense_decoder::run(model.weights, prompt.first(1), attend);
+  model.attention->reset();
   Generated generated;
   auto start = ga::analysis::Clock::now();
   for (std::size_t at = 0; at < prompt.size(); at += static_cast<std::size_t>(chunk)) {
