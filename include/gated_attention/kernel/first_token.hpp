@@ -28,7 +28,7 @@ Scalar first_key_score(const AttendArguments<Scalar>& call, double scale, Index 
   double product = 0;
   for (Index c = 0; c < call.key_dim; ++c)
     product += static_cast<double>(q[c]) * detail::widened<double>(block[c * block_keys]);
-  if constexpr (layout.scaled) product *= static_cast<double>(layout.key_scales(block)[0]);
+  if constexpr (KeyValueLayout<Scalar, Stored>::scaled) product *= static_cast<double>(layout.key_scales(block)[0]);
   Scalar scores[static_cast<std::size_t>(lanes<Scalar>)] = {static_cast<Scalar>(scale * product)};
   const ScoreRow row{.sequence = s,
                      .head = h,
