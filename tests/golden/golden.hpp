@@ -9,12 +9,14 @@
 #include <limits>
 #include <memory>
 #include <ostream>
+#include <random>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gated_attention/gated_attention.hpp"
+#include "golden/chunked.hpp"
 #include "golden/recording.hpp"
 
 // Each recorded layer as a user composes it, in float and in double, against what its published
@@ -27,7 +29,11 @@ template <class Scalar>
 struct Composed {
   reference::Description description;
   Parameters<Scalar> parameters;
-  std::function<void(const Batch<Scalar>&, MatrixView<Scalar>, const Results<Scalar>&)> forward;
+  LayerCall<Scalar> forward;
+  /// In chunks of these sizes; empty where the layer cannot be extended.
+  std::function<void(const Batch<Scalar>&, const std::vector<Index>&, MatrixView<Scalar>,
+                     const Results<Scalar>&)>
+      extend;
 };
 
 /// Every parameter gets its numbers from the recording, and everything recorded is used.
@@ -45,7 +51,8 @@ void load(const Recording& recording, Parameters<Scalar>& parameters) {
 template <class Layer, class Scalar = typename Layer::Scalar>
 Composed<Scalar> forget_type(const Layer& layer, const Recording& recording) {
   const auto shared = std::make_shared<const Layer>(layer);
-  Composed<Scalar> composed{reference::describe(*shared), Parameters<Scalar>(*shared), nullptr};
+  Composed<Scalar> composed{reference::describe(*shared), Parameters<Scalar>(*shared), nullptr,
+                            nullptr};
   load(recording, composed.parameters);
   composed.forward = [shared, parameters = composed.parameters](const Batch<Scalar>& batch,
                                                                 MatrixView<Scalar> y,
@@ -58,6 +65,21 @@ Composed<Scalar> forget_type(const Layer& layer, const Recording& recording) {
                                   .context_tokens = batch.context.rows()});
     shared->forward(batch, weights, workspace, y, results);
   };
+  if constexpr (is_extendable<Layer>)
+    composed.extend = [shared, parameters = composed.parameters](
+                          const Batch<Scalar>& batch, const std::vector<Index>& sizes,
+                          MatrixView<Scalar> y, const Results<Scalar>& results) {
+      const Index tokens = batch.x.rows();
+      const Index sequences = std::max<Index>(1, static_cast<Index>(batch.lengths.size()));
+      const auto weights = pack(*shared, parameters);
+      Workspace workspace(*shared, {.tokens = tokens, .sequences = sequences, .threads = 1});
+      auto cache = suitable_cache(*shared, tokens, sequences);
+      call_in_chunks<Scalar>(
+          [&](const Batch<Scalar>& chunk, MatrixView<Scalar> to, const Results<Scalar>& wanted) {
+            shared->extend(chunk, weights, cache, workspace, to, wanted);
+          },
+          batch, sizes, y, results);
+    };
   return composed;
 }
 
@@ -66,6 +88,7 @@ struct Entry {
   std::string file, variant;
   std::function<Composed<float>(const Recording&)> in_float;
   std::function<Composed<double>(const Recording&)> in_double;
+  bool extendable = false;
 
   const std::string& name() const { return variant.empty() ? file : variant; }
 };
@@ -83,7 +106,8 @@ Entry variant(const std::string& file, const std::string& name, Composition comp
           },
           [composition](const Recording& recording) {
             return forget_type(composition(double{}, recording.numbers()), recording);
-          }};
+          },
+          is_extendable<decltype(composition(float{}, Numbers{}))>};
 }
 
 template <class Composition>
@@ -134,8 +158,9 @@ struct RecordedBatch {
   RecordedBatch& operator=(const RecordedBatch&) = delete;
 };
 
-template <class Scalar>
-Answer answer(const Composed<Scalar>& layer, const Recording& recording) {
+/// call(batch, y, results) on the recorded input.
+template <class Scalar, class Call>
+Answer answer_of(const Composed<Scalar>& layer, const Recording& recording, const Call& call) {
   const Shape& shape = layer.description.shape;
   const Index tokens = recording.tokens();
   const RecordedBatch<Scalar> recorded(recording, shape);
@@ -155,9 +180,22 @@ Answer answer(const Composed<Scalar>& layer, const Recording& recording) {
     if (position >= 0)
       *views[position] = take(scores, tokens, expected->shape[1], width_of_scores(*expected));
   }
-  layer.forward(recorded.batch, MatrixView<Scalar>(y.data(), tokens, shape.model_dim), results);
+  call(recorded.batch, MatrixView<Scalar>(y.data(), tokens, shape.model_dim), results);
   return {
       {y.begin(), y.end()}, {attention.begin(), attention.end()}, {scores.begin(), scores.end()}};
+}
+
+template <class Scalar>
+Answer answer(const Composed<Scalar>& layer, const Recording& recording) {
+  return answer_of(layer, recording, layer.forward);
+}
+
+template <class Scalar>
+Answer answer_in_chunks(const Composed<Scalar>& layer, const Recording& recording,
+                        const std::vector<Index>& sizes) {
+  return answer_of(layer, recording, [&](const auto& batch, const auto& y, const auto& results) {
+    layer.extend(batch, sizes, y, results);
+  });
 }
 
 inline Answer answer_of_reference(const Composed<double>& layer, const Recording& recording) {
@@ -231,6 +269,44 @@ TEST_P(RecordedLayer, AnswersInDouble) {
 TEST_P(RecordedLayer, AnswersInTheReference) {
   const Recording recording = this->recording();
   expect_within(answer_of_reference(GetParam().in_double(recording), recording), recording, 1e-13);
+}
+
+/// The layers that can be extended.
+class RecordedCausalLayer : public RecordedLayer {};
+
+inline std::vector<Entry> extendable(const std::vector<Entry>& table) {
+  std::vector<Entry> some;
+  for (const Entry& entry : table)
+    if (entry.extendable) some.push_back(entry);
+  return some;
+}
+
+/// Token by token, in random chunks and whole: within the tolerance, and the bits of forward.
+template <class Scalar>
+void expect_extends(const Composed<Scalar>& layer, const Recording& recording, double tolerance) {
+  const Answer whole = answer(layer, recording);
+  std::mt19937_64 random(static_cast<std::uint64_t>(recording.tokens()));
+  std::uniform_int_distribution<Index> size(1, 9);
+  std::vector<std::vector<Index>> chunkings = {{1}, {recording.tokens()}};
+  for (int i = 0; i < 3; ++i)
+    chunkings.push_back({size(random), size(random), size(random), size(random), size(random)});
+  for (const std::vector<Index>& sizes : chunkings) {
+    const Answer chunked = answer_in_chunks(layer, recording, sizes);
+    expect_within(chunked, recording, tolerance);
+    EXPECT_EQ(chunked.output, whole.output);
+    EXPECT_EQ(chunked.attention, whole.attention);
+    EXPECT_EQ(chunked.gate_scores, whole.gate_scores);
+  }
+}
+
+TEST_P(RecordedCausalLayer, AnswersInChunksInFloat) {
+  const Recording recording = this->recording();
+  expect_extends(GetParam().in_float(recording), recording, recording.float_tolerance());
+}
+
+TEST_P(RecordedCausalLayer, AnswersInChunksInDouble) {
+  const Recording recording = this->recording();
+  expect_extends(GetParam().in_double(recording), recording, 1e-12);
 }
 
 /// The variants of a file, those that no layer expresses yet named, are the table's: none drops out

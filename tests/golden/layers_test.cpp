@@ -205,6 +205,8 @@ const std::vector<Entry>& table() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, RecordedLayer, testing::ValuesIn(table()), entry_name);
+INSTANTIATE_TEST_SUITE_P(Golden, RecordedCausalLayer, testing::ValuesIn(extendable(table())),
+                         entry_name);
 
 /// Recordings that no layer expresses yet: low-rank projections, positions on several axes.
 const std::set<std::string> not_expressible = {"bailing_hybrid", "hy_v4", "qwen3_5_mrope"};

@@ -69,6 +69,8 @@ const std::vector<Entry>& table() {
 }
 
 INSTANTIATE_TEST_SUITE_P(VariantsPlain, RecordedLayer, testing::ValuesIn(table()), entry_name);
+INSTANTIATE_TEST_SUITE_P(VariantsPlain, RecordedCausalLayer, testing::ValuesIn(extendable(table())),
+                         entry_name);
 
 TEST(VariantsPlain, EveryVariantIsTestedOrNamed) {
   expect_variants("variants_plain", table(), {});

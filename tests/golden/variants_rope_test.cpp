@@ -97,6 +97,8 @@ const std::vector<Entry>& table() {
 }
 
 INSTANTIATE_TEST_SUITE_P(VariantsRope, RecordedLayer, testing::ValuesIn(table()), entry_name);
+INSTANTIATE_TEST_SUITE_P(VariantsRope, RecordedCausalLayer, testing::ValuesIn(extendable(table())),
+                         entry_name);
 
 TEST(VariantsRope, EveryVariantIsTestedOrNamed) {
   expect_variants("variants_rope", table(), {});
