@@ -2,7 +2,9 @@
 // Offsets beyond 32 bits: ggml-org/llama.cpp#24912; vllm-project/vllm#1514, #50427; flash-attention#772.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <new>
 
 #include "bug/copying_layer.hpp"
 
@@ -38,6 +40,71 @@ TEST(OffsetsBug, AreCountedInSixtyFourBits) {
                                 .head_stride = Index{1} << 30};
   EXPECT_EQ(blocks.block<float>(7, 1 << 20) - base, 7 * (Index{1} << 28) + (Index{1} << 34));
   munmap(reserved, bytes);
+}
+
+/// A layer of a window of one token, whose y is its v, [T, 4·128].
+struct OwnValues {
+  static constexpr Index heads = 4, dim = 128, width = heads * dim;
+  CopyingLayer<float, SlidingWindow> copying{
+      {.query_heads = heads, .kv_heads = heads, .head_dim = dim}, SlidingWindow{.window = 1}};
+
+  /// Appends three tokens behind what the cache believes that it has; each must be its own value.
+  template <class Cache>
+  void expect_last_tokens(Cache& cache) const {
+    const Index model = copying.model_dim(), tokens = 3;
+    std::vector<float> x(static_cast<std::size_t>(tokens * model)), y(x.size(), nan<float>);
+    for (Index t = 0; t < tokens; ++t)
+      for (Index c = 0; c < width; ++c)
+        x[static_cast<std::size_t>(t * model + 2 * width + c)] = static_cast<float>(1000 * t + c);
+    Workspace workspace(copying.layer(), {.tokens = tokens, .threads = 1});
+    copying.layer().extend({.x = {x.data(), tokens, model}},
+                           pack(copying.layer(), copying.parameters()), cache, workspace,
+                           {y.data(), tokens, model});
+    for (Index t = 0; t < tokens; ++t)
+      for (Index c = 0; c < width; ++c)
+        ASSERT_EQ(y[static_cast<std::size_t>(t * model + c)], static_cast<float>(1000 * t + c));
+  }
+};
+
+// 4 heads of 128 at 2^20 positions lie beyond 4 GiB; what is never written costs no memory.
+TEST(OffsetsBug, OfCachesOf1048576TokensAreCountedInSixtyFourBits) {
+  const OwnValues given;
+  const auto& layer = given.copying.layer();
+  const Index block = (128 + 128) * 64 * 4 + 64, before = positions - 3;
+  try {
+    ContiguousCache contiguous(layer, {.tokens = positions});
+    EXPECT_EQ(contiguous.bytes(), 4 * 16384 * block);
+    EXPECT_GT(contiguous.bytes(), Index{1} << 32);
+    const KeyValueSequence blocks = contiguous.blocks(0);
+    EXPECT_EQ(reinterpret_cast<std::byte*>(blocks.block<float>(3, 16383)) - blocks.base,
+              4 * 16384 * block - block);
+    contiguous.commit(0, before);
+    given.expect_last_tokens(contiguous);
+    EXPECT_EQ(contiguous.size(), positions);
+  } catch (const std::bad_alloc&) {
+    GTEST_SKIP() << "no address space";
+  }
+  PagedCache paged(layer, {.pages = 16384});
+  paged.reserve(0, before);
+  paged.commit(0, before);
+  const KeyValueSequence pages = paged.blocks(0);
+  EXPECT_EQ(reinterpret_cast<std::byte*>(pages.block<float>(3, 16383)) - pages.base,
+            4 * pages.table[16383] * block + 3 * block);
+  EXPECT_EQ(*std::max_element(pages.table, pages.table + 16384), 16383);
+  given.expect_last_tokens(paged);
+}
+
+TEST(OffsetsBug, OfARingThatWasGivenMoreThan32BitsOfTokens) {
+  const OwnValues given;
+  RingCache ring(given.copying.layer(), {.tokens = 300});
+  for (const Index tokens : {Index{1} << 31, Index{1} << 32, Index{1} << 40}) {
+    ring.reset();
+    ring.commit(0, tokens + 5);
+    given.expect_last_tokens(ring);
+    EXPECT_EQ(ring.size(), tokens + 8);
+    EXPECT_EQ(ring.blocks(0).block<float>(1, (tokens >> 6) + 7) - ring.blocks(0).block<float>(1, 0),
+              ((tokens >> 6) + 7) % 6 * ((128 + 128) * 64 + 16));
+  }
 }
 
 TEST(OffsetsBug, ProductsBeyondAnIndexAreRefused) {
