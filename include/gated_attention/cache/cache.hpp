@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -28,6 +29,7 @@ concept KeyValueCache = requires(T& cache, const T& constant, Index n, const cha
   typename T::Scalar;
   typename T::Stored;
   { constant.shape() } -> std::same_as<const Shape&>;
+  { constant.key_signature() } -> std::same_as<std::uint64_t>;
   { constant.sequences() } -> std::same_as<Index>;
   { constant.size(n) } -> std::same_as<Index>;      // keys of a sequence
   { constant.capacity(n) } -> std::same_as<Index>;  // the most keys that it can have
@@ -58,6 +60,8 @@ class CacheBase {
                 "gated_attention: a cache stores the layer's scalar, float, bfloat16, half or std::int8_t");
 
   const Shape& shape() const { return shape_; }
+  /// Of the layers whose keys and values it can hold.
+  std::uint64_t key_signature() const { return key_signature_; }
   Index sequences() const { return static_cast<Index>(sizes_.size()); }
   /// Tokens that the sequence has been given: the position of its next one.
   Index size(Index sequence = 0) const { return sizes_[place("size", sequence)]; }
@@ -68,7 +72,10 @@ class CacheBase {
 
  protected:
   CacheBase(const char* name, const Layer& layer, Index sequences)
-      : name_(name), shape_(layer.shape()), layout_{shape_.head_dim, shape_.value_width()} {
+      : name_(name),
+        shape_(layer.shape()),
+        key_signature_(layer.key_signature()),
+        layout_{shape_.head_dim, shape_.value_width()} {
     if (sequences < 1)
       detail::raise<ShapeError>(name, ": limits.sequences is ", sequences, ", the least is 1");
     if (shape_.is_cross())
@@ -101,6 +108,7 @@ class CacheBase {
 
   const char* name_;
   Shape shape_;
+  std::uint64_t key_signature_;
   KeyValueLayout<Scalar, Stored> layout_;
   std::vector<Index> sizes_;
   detail::AlignedBytes memory_;

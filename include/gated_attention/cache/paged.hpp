@@ -66,7 +66,8 @@ class PagedCache : public kernel::CacheBase<Layer, StoredType> {
 
   /// Makes sequence `to`, whatever it held, the first `keys` keys of sequence `from`, whose pages they share from here on.
   void fork(Index from, Index to, Index keys) {
-    const Index held = this->size(from);
+    const Index held = this->sizes_[this->place("fork", from)];
+    this->place("fork", to);
     if (keys < 0 || keys > held)
       detail::raise<ShapeError>("PagedCache::fork: of ", keys, " keys, sequence ", from, " has ", held);
     if (from == to) return truncate(to, keys);

@@ -73,10 +73,12 @@ class RingCache : public kernel::CacheBase<Layer, StoredType> {
 
   // For GatedAttention::extend, see KeyValueCache.
   void check_mask(const char* function, const detail::MaskRule& mask) const {
-    if (mask.before < 0 || mask.before >= window_ || mask.kept > kept_)
+    if (mask.before < 0)
       detail::raise<ShapeError>(function, ": the RingCache was made for a window of ", window_, " and ", kept_,
-                                " kept keys, this layer's are ", mask.before + 1, " and ", mask.kept,
-                                mask.before < 0 ? ": it sees all keys" : "");
+                                " kept keys, this layer sees all keys");
+    if (mask.before >= window_ || mask.kept > kept_)
+      detail::raise<ShapeError>(function, ": the RingCache was made for a window of ", window_, " and ", kept_,
+                                " kept keys, this layer's are ", mask.before + 1, " and ", mask.kept);
   }
   void check_room(const char*, std::span<const Index>) const {}
   void reserve(Index, Index) {}

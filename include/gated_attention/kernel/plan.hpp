@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -125,6 +127,7 @@ struct LayerPlan {
   Index gate_panel_elements = 0;
   Index most_features = 0;     ///< of a token, for gates with features of a user's
   Index stage_parameters = 0;  ///< numbers in PackedTensors::stages
+  std::uint64_t key_signature = 0;  ///< how keys and values are made of a token, see signature_of_keys
 
   /// The stream that keys and values are projected from.
   int key_stream() const { return shape.is_cross() ? 1 : 0; }
@@ -195,6 +198,27 @@ void lay_out(LayerPlan<Scalar>& plan) {
   if (plan.sink_tensor < 0) return;
   plan.sink_offset = plan.stage_parameters;
   plan.stage_parameters += shape.query_heads;
+}
+
+/// A number that tells how keys and values are made of a token: the same for layers whose stages at key and value and whose
+/// rotation are the same, with the same numbers. A cache of the one is of no use to a layer with another.
+template <class Scalar>
+std::uint64_t signature_of_keys(const LayerPlan<Scalar>& plan) {
+  std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a, over words
+  const auto mix = [&hash](std::uint64_t word) { hash = (hash ^ word) * 0x100000001b3U; };
+  const auto mix_real = [&mix](double number) { mix(std::bit_cast<std::uint64_t>(number)); };
+  for (const StagePlan<Scalar>& stage : plan.stages) {
+    if (!detail::is_key_side(stage.position)) continue;
+    mix(static_cast<std::uint64_t>(stage.kind));
+    mix(static_cast<std::uint64_t>(stage.position));
+    mix(static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(stage.run)));
+    mix_real(stage.number);
+    for (const Index number : {stage.first_dim, stage.pairs, stage.rotated_pairs})
+      mix(static_cast<std::uint64_t>(number));
+  }
+  for (const double frequency : plan.rotation.frequencies) mix_real(frequency);
+  mix_real(plan.rotation.attention_factor);
+  return hash;
 }
 
 /// The features of a row by a user's source.

@@ -112,17 +112,18 @@ void finish_plan(const char* function, LayerPlan<Scalar>& plan, const std::vecto
   }
   check_scores(function, plan);
   lay_out(plan);
+  plan.key_signature = signature_of_keys(plan);
 }
 
 inline Limits complete_limits(const Limits& limits) {
   Limits complete = limits;
-  if (complete.threads == 0) complete.threads = default_threads();
   const auto at_least = [](const char* name, Index value, Index least) {
     if (value < least) detail::raise<ShapeError>("Workspace: ", name, " is ", value, ", the least is ", least);
   };
   at_least("limits.tokens", complete.tokens, 0);
   at_least("limits.sequences", complete.sequences, 1);
-  at_least("limits.threads", complete.threads, 1);
+  at_least("limits.threads", complete.threads, 0);
+  if (complete.threads == 0) complete.threads = default_threads();
   return complete;
 }
 

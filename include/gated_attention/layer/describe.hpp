@@ -106,6 +106,7 @@ std::string describe(const Layer& layer) {
     out << "; ";
     detail::describe_stage(out, gated_attention_stage);
   });
+  if (!layer.has_mask) out << "; causal";
   return out.str();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 
 #include "gated_attention/cache/cache.hpp"
 #include "gated_attention/layer/begin.hpp"
@@ -15,6 +16,7 @@ namespace kernel {
 /// What a cache is made for.
 struct CacheExtents {
   const Shape& shape;
+  std::uint64_t key_signature;
   Index sequences;
 };
 
@@ -32,6 +34,10 @@ void check_extend(const CallObjects<Scalar>& objects, const Batch<Scalar>& batch
                               made.head_dim, ", value_dim ", made.value_width(), ", model_dim ", made.model_dim,
                               "; this layer's are ", shape.kv_heads, ", ", shape.head_dim, ", ", shape.value_width(),
                               ", ", shape.model_dim);
+  if (const std::uint64_t own = objects.plan.key_signature; cache.key_signature != own)
+    detail::raise<ShapeError>(function, ": the cache holds keys of another layer (signature ", cache.key_signature,
+                              ", this layer's is ", own,
+                              "): the stages at key and value, the rotation, or their numbers differ");
   const Index sequences = count_sequences(batch.lengths);
   if (sequences != cache.sequences)
     detail::raise<ShapeError>(function, ": the batch has ", sequences, " sequences, the cache has ", cache.sequences,
@@ -77,7 +83,7 @@ bool next_pass(Call<Scalar>& call, const Batch<Scalar>& batch, const Cache& cach
 template <class Scalar, class Cache>
 Call<Scalar> begin_extend(const CallObjects<Scalar>& objects, const Batch<Scalar>& batch, Cache& cache,
                           const MatrixView<Scalar>& y, const Results<Scalar>& results) {
-  check_extend(objects, batch, y, results, {cache.shape(), cache.sequences()});
+  check_extend(objects, batch, y, results, {cache.shape(), cache.key_signature(), cache.sequences()});
   const LayerPlan<Scalar>& plan = objects.plan;
   const WorkspaceMemory<Scalar>& memory = objects.memory;
   const Index tokens = batch.x.rows(), sequences = cache.sequences();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -94,6 +95,9 @@ class GatedAttention {
   template <class Stage>
   static constexpr bool has_stage = detail::holds<Stage>(static_cast<const Stages*>(nullptr));
 
+  /// Whether a mask is written in the layer; one without is Causal.
+  static constexpr bool has_mask = detail::holds_mask(static_cast<const Stages*>(nullptr));
+
   /// How many numbers a layer of this type and that shape learns.
   static constexpr Index parameter_count(const Shape& shape) {
     return detail::count_parameters(static_cast<const WrittenOut*>(nullptr), shape);
@@ -103,6 +107,9 @@ class GatedAttention {
   const detail::MaskRule& mask() const { return plan_.mask; }
   /// What q·k is multiplied by: 1/√head_dim, or SoftmaxScale's.
   double scale() const { return plan_.scale; }
+
+  /// Tells layers apart whose keys and values mean different things; see kernel::signature_of_keys.
+  std::uint64_t key_signature() const { return plan_.key_signature; }
 
   /// Bytes of workspace that calls within the limits need; linear in tokens.
   Index workspace_bytes(const Limits& limits) const {
@@ -163,6 +170,9 @@ class GatedAttention {
       detail::raise<ShapeError>("GatedAttention::forward: the context was made for a layer of context_dim ",
                                 context.shape().context_dim, " and ", context.shape().kv_heads,
                                 " kv heads, this layer's are ", shape().context_dim, " and ", shape().kv_heads);
+    if (context.sequences() == 0)
+      detail::raise<ShapeError>("GatedAttention::forward: the context holds ", 0, " sequences, the batch has ",
+                                kernel::count_sequences(batch.lengths), ": prepare_context comes first");
     const kernel::PreparedKeys<Scalar> keys{context.blocks(), context.places(), context.sequences()};
     run<Weight>(kernel::begin_forward<Scalar>(objects("GatedAttention::forward", weights, workspace), batch, y,
                                               results, &keys));

@@ -87,7 +87,7 @@ inline void inverse_frequencies(double theta, Index rotary_dim, Index rotated_pa
     raise<ShapeError>("inverse_frequencies: rotated_pairs is ", rotated_pairs, ", rotary_dim ",
                       rotary_dim, " has ", rotary_dim / 2, " pairs");
   if (!(theta > 0))
-    raise<ShapeError>("inverse_frequencies: theta is ", theta, ", it must be positive");
+    raise<ShapeError>("Rope: theta is ", theta, ", it must be positive");
   for (Index i = 0; i < rotated_pairs; ++i)
     frequencies[i] = std::pow(theta, -static_cast<double>(2 * i) / static_cast<double>(rotary_dim));
   if (yarn == nullptr) return;

@@ -192,6 +192,10 @@ template <class Stage, class... Stages>
 constexpr bool holds(const StageList<Stages...>*) {
   return times_in<Stage, Stages...> > 0;
 }
+template <class... Stages>
+constexpr bool holds_mask(const StageList<Stages...>*) {
+  return count_masks<Stages...> > 0;
+}
 
 /// The activation of a layer that computes in Scalar; Identity, after a mistake was told.
 template <class Scalar, class A>
