@@ -341,7 +341,7 @@ TEST(Errors, OfWorkspacesAndParametersNameBothNumbers) {
        {"Workspace", "sequences is 0", "least is 1"}},
       {"threads",
        [&] { Workspace(layer, {.tokens = 1, .threads = -2}); },
-       {"Workspace", "threads is -2", "least is 1"}},
+       {"Workspace", "threads is -2", "least is 0"}},
       {"memory",
        [&] {
          Workspace<std::decay_t<decltype(layer)>>(layer, limits, {memory, 640});

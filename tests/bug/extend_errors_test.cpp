@@ -60,7 +60,8 @@ auto causal() {
 }
 
 auto windowed(Index window, Index kept = 0) {
-  return RunningLayer(compose<float>(shape, StreamingWindow{.kept = kept, .window = window}));
+  return RunningLayer(
+      compose<float>(shape, Rope<>{.theta = 1e4}, StreamingWindow{.kept = kept, .window = window}));
 }
 
 /// The call on a cache of two sequences that hold 60 and 3 keys, with something spoiled; then the call as it should be.
@@ -224,6 +225,21 @@ TEST(Errors, OfACacheOfAnotherLayer) {
       {{"other kv heads",
         with_cache([&] { return ContiguousCache(other, {.tokens = 9, .sequences = 2}); }),
         {"GatedAttention::extend: ", "4 kv heads", "this layer's are 2"}}});
+
+  // Layers of one shape whose keys mean different things; what only queries and outputs go through makes none.
+  const auto cache_of = [&](const auto& made) {
+    return with_cache([&made] { return ContiguousCache(made, {.tokens = 9, .sequences = 2}); });
+  };
+  const auto turned = compose<float>(shape, Rope<>{.theta = 1e5});
+  const auto unturned = compose<float>(shape, Causal{});
+  const auto normed = compose<float>(shape, Normalize<at::Key, RmsNorm<>>{.eps = 1e-6}, Rope<>{.theta = 1e4});
+  const auto gated = compose<float>(shape, Rope<>{.theta = 1e4}, Gate<at::Value>{});
+  expect_refused({{"another theta", cache_of(turned), {"GatedAttention::extend: ", "another layer"}},
+                  {"no rotation", cache_of(unturned), {"GatedAttention::extend: ", "another layer"}},
+                  {"a norm at key", cache_of(normed), {"GatedAttention::extend: ", "another layer"}},
+                  {"a gate at value", cache_of(gated), {"GatedAttention::extend: ", "another layer"}}});
+  const auto ungated = compose<float>(shape, Scale<at::Sdpa>{.factor = 2}, Rope<>{.theta = 1e4});
+  EXPECT_NO_THROW(cache_of(ungated)());
 
   const auto narrow = windowed(3), wide = windowed(30), kept = windowed(3, 1);
   const auto into_ring_of = [&](const auto& made, const auto& used) {

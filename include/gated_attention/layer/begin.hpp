@@ -94,7 +94,8 @@ void check_forward(const CallObjects<Scalar>& objects, const Batch<Scalar>& batc
   if (prepared != nullptr) contexts = prepared->sequences;
   if (plan.shape.is_cross() && prepared == nullptr) contexts = count_sequences(batch.context_lengths);
   if (contexts != sequences)
-    detail::raise<ShapeError>(function, ": there are ", sequences, " sequences and ", contexts, " contexts");
+    detail::raise<ShapeError>(function, ": there are ", sequences, " sequences and ", contexts, " contexts",
+                              prepared != nullptr && contexts == 0 ? ": prepare_context comes first" : "");
   check_alias(function, "x", batch.x, y);
   if (!batch.context.empty()) check_alias(function, "context", batch.context, y);
   check_results(function, plan, results, tokens, plan.shape.is_cross() ? batch.context.rows() : tokens);

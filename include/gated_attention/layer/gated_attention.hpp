@@ -170,9 +170,6 @@ class GatedAttention {
       detail::raise<ShapeError>("GatedAttention::forward: the context was made for a layer of context_dim ",
                                 context.shape().context_dim, " and ", context.shape().kv_heads,
                                 " kv heads, this layer's are ", shape().context_dim, " and ", shape().kv_heads);
-    if (context.sequences() == 0)
-      detail::raise<ShapeError>("GatedAttention::forward: the context holds ", 0, " sequences, the batch has ",
-                                kernel::count_sequences(batch.lengths), ": prepare_context comes first");
     const kernel::PreparedKeys<Scalar> keys{context.blocks(), context.places(), context.sequences()};
     run<Weight>(kernel::begin_forward<Scalar>(objects("GatedAttention::forward", weights, workspace), batch, y,
                                               results, &keys));
