@@ -230,16 +230,24 @@ TEST(Errors, OfACacheOfAnotherLayer) {
   const auto cache_of = [&](const auto& made) {
     return with_cache([&made] { return ContiguousCache(made, {.tokens = 9, .sequences = 2}); });
   };
-  const auto turned = compose<float>(shape, Rope<>{.theta = 1e5});
+  const auto turned = compose<float>(shape, Rope<pairing::Interleaved>{.theta = 1e4});
   const auto unturned = compose<float>(shape, Causal{});
   const auto normed = compose<float>(shape, Normalize<at::Key, RmsNorm<>>{.eps = 1e-6}, Rope<>{.theta = 1e4});
   const auto gated = compose<float>(shape, Rope<>{.theta = 1e4}, Gate<at::Value>{});
-  expect_refused({{"another theta", cache_of(turned), {"GatedAttention::extend: ", "another layer"}},
+  expect_refused({{"another pairing", cache_of(turned), {"GatedAttention::extend: ", "another layer"}},
                   {"no rotation", cache_of(unturned), {"GatedAttention::extend: ", "another layer"}},
                   {"a norm at key", cache_of(normed), {"GatedAttention::extend: ", "another layer"}},
                   {"a gate at value", cache_of(gated), {"GatedAttention::extend: ", "another layer"}}});
   const auto ungated = compose<float>(shape, Scale<at::Sdpa>{.factor = 2}, Rope<>{.theta = 1e4});
   EXPECT_NO_THROW(cache_of(ungated)());
+  const Shape wider{.model_dim = 6, .query_heads = 2, .kv_heads = 1, .head_dim = 8};
+  const auto signature = [&](double theta, double eps) {
+    return compose<float>(wider, Normalize<at::Key, RmsNorm<>>{.eps = eps}, Rope<>{.theta = theta})
+        .key_signature();
+  };
+  EXPECT_EQ(signature(1e4, 1e-6), signature(1e4, 1e-6));
+  EXPECT_NE(signature(1e4, 1e-6), signature(1e5, 1e-6));
+  EXPECT_NE(signature(1e4, 1e-6), signature(1e4, 1e-5));
 
   const auto narrow = windowed(3), wide = windowed(30), kept = windowed(3, 1);
   const auto into_ring_of = [&](const auto& made, const auto& used) {
