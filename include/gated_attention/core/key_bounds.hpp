@@ -33,8 +33,12 @@ struct KeyBounds {
   /// min(kept, begin(t))
   constexpr Index kept_end(Index t) const { return std::min(kept, begin(t)); }
 
-  /// How many keys lie between those two runs.
-  constexpr Index evicted(Index t) const { return begin(t) - kept_end(t); }
+  /// How many keys lie between those two runs, also of keys that are another call's: b − min(kept, b) for a window from
+  /// b = max(0, t + shift − before) on.
+  constexpr Index evicted(Index t) const {
+    const Index window = before < 0 ? 0 : std::max(t + shift - before, Index{0});
+    return window - std::min(kept, window);
+  }
 };
 
 }  // namespace gated_attention

@@ -84,8 +84,8 @@ constexpr bool has_no_parameters() {
 inline namespace GATED_ATTENTION_INSTRUCTION_SET {
 
 /// total ← total ∪ part: folds a later part of the keys into the earlier ones, for every row. Disjoint keys, in ascending
-/// order; where each part lies within one run of restart_keys keys from an absolute multiple of it, the result has the
-/// same bits as one call over all keys. A ShapeError names what does not fit.
+/// order; where each part lies within one run of restart_keys keys from an absolute multiple of it (and a StreamingWindow
+/// keeps no more than that), the result has the same bits as one call over all keys. A ShapeError names what does not fit.
 template <class Scalar>
 void merge(const PartialAttention<Scalar>& total, const PartialAttention<Scalar>& part) {
   const Index tokens = total.output.tokens(), heads = total.output.heads(), width = total.output.width();
