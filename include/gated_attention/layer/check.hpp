@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <span>
+#include <type_traits>
 
 #include "gated_attention/core/parallel.hpp"
 #include "gated_attention/kernel/call.hpp"
@@ -225,24 +227,37 @@ void check_alias(const char* function, const char* name, const MatrixView<const 
                               " itself or lie apart from it");
 }
 
+/// Where the elements of a view lie: rows of `span` elements, their first at `first + t·stride`, all in [low, high).
+template <class T>
+struct ViewExtent {
+  const T *first, *low, *high;
+  Index span, stride;
+
+  template <class U>
+  explicit ViewExtent(const HeadsView<U>& view)
+      : span(std::abs((view.heads() - 1) * view.head_stride()) + view.width()), stride(std::abs(view.token_stride())) {
+    first = view.data() + std::min((view.heads() - 1) * view.head_stride(), Index{0});
+    low = first + std::min((view.tokens() - 1) * view.token_stride(), Index{0});
+    high = low + (view.tokens() - 1) * stride + span;
+  }
+};
+
 /// Refuses two views that share an element, or that may: rows of one matrix that lie side by side do not.
 template <class T, class U>
 void check_apart(const char* function, const char* name, const HeadsView<T>& view, const char* other_name,
                  const HeadsView<U>& other) {
   if (view.empty() || other.empty() || view.tokens() == 0 || other.tokens() == 0) return;
-  const auto span = [](const auto& v) { return (v.heads() - 1) * v.head_stride() + v.width(); };
+  const ViewExtent<std::remove_const_t<T>> own(view), others(other);
   const std::less<const void*> before;
-  if (!before(view.data(), other.row(other.tokens() - 1, 0) + span(other)) ||
-      !before(other.data(), view.row(view.tokens() - 1, 0) + span(view)))
-    return;
-  const Index stride = view.token_stride(), gap = other.data() - view.data();
-  if (stride == other.token_stride() && stride > 0) {
-    const Index offset = (gap % stride + stride) % stride;  // of the other's rows in a row of this stride
-    if (offset >= span(view) && offset + span(other) <= stride) return;
+  if (!before(own.low, others.high) || !before(others.low, own.high)) return;
+  if (own.stride == others.stride && own.stride > 0) {
+    // Of the other's rows in a row of this stride.
+    const Index offset = ((others.first - own.first) % own.stride + own.stride) % own.stride;
+    if (offset >= own.span && offset + others.span <= own.stride) return;
   }
-  detail::raise<ShapeError>(function, ": ", name, " overlaps ", other_name, ", which starts ", gap,
-                            " elements behind it, with rows of ", span(view), " and ", span(other),
-                            " elements: they must lie apart");
+  detail::raise<ShapeError>(function, ": ", name, " overlaps ", other_name, ", which starts ",
+                            other.data() - view.data(), " elements behind it, with rows of ", own.span, " and ",
+                            others.span, " elements: they must lie apart");
 }
 
 template <class Scalar>
