@@ -29,7 +29,7 @@ struct Input {
       x.insert(x.end(), rows.begin(), rows.end());
       if (!biased) continue;
       biases.push_back(normal_numbers<Scalar>(length * length, engine));
-      for (std::size_t i = 0; i < biases.back().size(); i += 3)
+      for (std::size_t i = 1; i < biases.back().size(); i += 3)
         biases.back()[i] = -std::numeric_limits<Scalar>::infinity();
       bias_views.push_back({biases.back().data(), 1, length, length});
     }
