@@ -23,6 +23,17 @@ int main() {
   const auto weights = pack(attention, parameters);
   Workspace workspace(attention, {.tokens = 16, .threads = 2});
   attention.forward({.x = {x.data(), 16, 24}}, weights, workspace, {y.data(), 16, 24});
+  RingCache ring(attention, {});
+  ContiguousCache rounded(attention, {.tokens = 16}, stored_as<std::int8_t>);
+  PagedCache paged(attention, {.pages = 2, .sequences = 1}, stored_as<bfloat16>);
+  const auto extend = [&](auto& cache) {
+    attention.extend({.x = {x.data(), 16, 24}}, weights, cache, workspace, {y.data(), 16, 24});
+    cache.truncate(0, 12);
+  };
+  extend(ring);
+  extend(rounded);
+  extend(paged);
+  paged.fork(0, 0, 4);
   double sum = 0;
   for (const float value : y) sum += std::abs(static_cast<double>(value));
   std::printf("%g\n", sum);

@@ -374,7 +374,7 @@ void look_ahead(const AttendArguments<Scalar>& call, const AttendItem& item,
 /// Whose turn it is to join the total of a tile of a kv head.
 class Turn {
  public:
-  Turn(Index* turns, Index i) : next_(turns[i]) {}
+  Turn(Index* turns, Index tile) : next_(turns[tile]) {}
 
   /// Pieces are handed out in ascending order, so that those before this one are done or at work.
   void wait_for(Index piece) const {
@@ -475,11 +475,11 @@ void attend(const AttendArguments<Scalar>& call, const AttendScratch<Scalar>& sc
   const Index pieces = items[tiles - 1].first_work + items[tiles - 1].pieces;
   parallel_for(team, pieces * call.kv_heads, [&](Index work, Index thread) {
     const Index piece = work / call.kv_heads;
-    const AttendItem& item =
+    const AttendItem& found =
         *(std::upper_bound(items, items + tiles, piece,
-                           [](Index p, const AttendItem& i) { return p < i.first_work; }) -
+                           [](Index wanted, const AttendItem& item) { return wanted < item.first_work; }) -
           1);
-    attend_item<Stored>(call, item, piece - item.first_work, work % call.kv_heads, scratch, thread);
+    attend_item<Stored>(call, found, piece - found.first_work, work % call.kv_heads, scratch, thread);
   });
 }
 
