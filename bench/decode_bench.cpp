@@ -89,7 +89,7 @@ void bench_attend(benchmark::State& state, const Heads& heads, Index context, in
   const kernel::AttendScratch<float> scratch(arena, limits);
 
   const double bytes = static_cast<double>(heads.kv_heads * per_head * blocks.bytes());
-  const Index calls = std::max(Index{1}, static_cast<Index>(64e6 / bytes));
+  const Index calls = std::max(Index{1}, static_cast<Index>(256e6 / bytes));
   Index next = 0;
   const auto run = [&] {
     for (Index i = 0; i < calls; ++i) {
