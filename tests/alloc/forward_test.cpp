@@ -73,6 +73,46 @@ void expect_no_allocation_in_attend() {
             0);
 }
 
+/// Two streams, prepared in the call and before it, prefixes, and every kind of stage on scores.
+template <class Scalar>
+void expect_no_allocation_over_two_streams() {
+  const auto layer = compose<Scalar>(
+      {.model_dim = 24, .query_heads = 4, .kv_heads = 2, .head_dim = 10, .context_dim = 30},
+      PrefixCausal{}, Softcap{.cap = 5}, Alibi{}, ScoreBias{}, BooleanMask{}, LearnedSink{},
+      SoftmaxScale{.scale = 0.3}, Gate<at::Sdpa, LowRank<2>>{}, Gate<at::Key, FirstChannels<5>>{});
+  const auto weights = pack(layer, Parameters<Scalar>(layer));
+  const std::vector<Scalar> numbers = normal_numbers<Scalar>(200 * 30, 1);
+  const bool all[200] = {true};
+  const std::vector<Index> lengths = {3, 17}, context_lengths = {150, 50}, prefixes = {9, 0};
+  std::vector<ScoreView<const Scalar>> biases;
+  std::vector<ScoreView<const bool>> masks;
+  for (const Index keys : context_lengths) {
+    biases.emplace_back(numbers.data(), 1, 1, keys);
+    masks.emplace_back(all, 1, 1, keys);
+  }
+  Batch<Scalar> batch{.x = {numbers.data(), 20, 24},
+                      .lengths = lengths,
+                      .context = {numbers.data(), 200, 30},
+                      .context_lengths = context_lengths,
+                      .prefixes = prefixes,
+                      .score_bias = biases,
+                      .boolean_mask = masks};
+  std::vector<Scalar> y(20 * 24);
+  Workspace workspace(layer, {.tokens = 20, .sequences = 2, .threads = 1, .context_tokens = 200});
+  Context context(layer, {.tokens = 200, .sequences = 2});
+  const MatrixView<Scalar> to(y.data(), 20, 24);
+  EXPECT_EQ(allocations_of([&] { layer.forward(batch, weights, workspace, to); }), 0);
+  EXPECT_EQ(allocations_of([&] { layer.prepare_context(batch, weights, workspace, context); }), 0);
+  batch.context = {};
+  batch.context_lengths = {};
+  EXPECT_EQ(allocations_of([&] { layer.forward(batch, weights, context, workspace, to); }), 0);
+}
+
+TEST(Allocation, NoneOverTwoStreamsOnOneThread) {
+  expect_no_allocation_over_two_streams<float>();
+  expect_no_allocation_over_two_streams<double>();
+}
+
 TEST(Allocation, NoneInAttendOnOneThread) {
   expect_no_allocation_in_attend<float>();
   expect_no_allocation_in_attend<double>();

@@ -101,5 +101,57 @@ TEST(GuardPages, AttendStaysInsideItsBuffers) {
   }
 }
 
+/// A context, and views over the scores whose last row ends where its memory ends.
+template <class Scalar>
+void expect_streams_and_scores_inside(Index head_dim, typename GuardedNumbers<Scalar>::Near near) {
+  using Guarded = GuardedNumbers<Scalar>;
+  const Index dim = 2 * head_dim + 1, context_dim = head_dim + 2;
+  const auto layer = compose<Scalar>({.model_dim = dim,
+                                      .query_heads = 4,
+                                      .kv_heads = 2,
+                                      .head_dim = head_dim,
+                                      .context_dim = context_dim},
+                                     Bidirectional{}, ScoreBias{}, BooleanMask{}, Alibi{},
+                                     LearnedSink{}, Gate<at::Sdpa, FirstChannels<1>>{});
+  const auto weights = pack(layer, RunningLayer<decltype(layer)>::random_parameters(layer));
+  for (const Index keys : {1, 7, 67, 130}) {
+    const Index tokens = 5;
+    const std::vector<Scalar> x = normal_numbers<Scalar>(tokens * dim, 1),
+                              context = normal_numbers<Scalar>(keys * context_dim, 2),
+                              bias = normal_numbers<Scalar>(4 * tokens * keys, 3);
+    std::vector<std::byte> seen(static_cast<std::size_t>(tokens * keys), std::byte{1});
+    for (std::size_t i = 0; i < seen.size(); i += 3) seen[i] = std::byte{0};
+    const auto run = [&](const Scalar* some_context, const Scalar* some_bias,
+                         const std::byte* some_mask) {
+      const ScoreView<const Scalar> bias_view(some_bias, 4, tokens, keys);
+      const ScoreView<const bool> mask_view(reinterpret_cast<const bool*>(some_mask), 1, tokens,
+                                            keys);
+      std::vector<Scalar> y(x.size());
+      Workspace workspace(layer, {.tokens = tokens, .threads = 1, .context_tokens = keys});
+      layer.forward({.x = {x.data(), tokens, dim},
+                     .context = {some_context, keys, context_dim},
+                     .score_bias = {&bias_view, 1},
+                     .boolean_mask = {&mask_view, 1}},
+                    weights, workspace, {y.data(), tokens, dim});
+      return y;
+    };
+    const Guarded guarded_context(context, near), guarded_bias(bias, near);
+    const GuardedNumbers<std::byte> guarded_mask(
+        seen, near == Guarded::Near::first_page ? GuardedNumbers<std::byte>::Near::first_page
+                                                : GuardedNumbers<std::byte>::Near::last_page);
+    EXPECT_TRUE(same_bits(run(context.data(), bias.data(), seen.data()),
+                          run(guarded_context.data(), guarded_bias.data(), guarded_mask.data())))
+        << "head_dim " << head_dim << ", " << keys << " keys";
+  }
+}
+
+TEST(GuardPages, StreamsAndScoresStayInsideTheirBuffers) {
+  for (const Index head_dim : head_dims) {
+    expect_streams_and_scores_inside<float>(head_dim, GuardedNumbers<float>::Near::first_page);
+    expect_streams_and_scores_inside<float>(head_dim, GuardedNumbers<float>::Near::last_page);
+    expect_streams_and_scores_inside<double>(head_dim, GuardedNumbers<double>::Near::last_page);
+  }
+}
+
 }  // namespace
 }  // namespace gated_attention::test

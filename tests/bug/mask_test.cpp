@@ -13,6 +13,8 @@ std::vector<float> row_that_sees_nothing(const std::vector<float>& logits,
                                          std::vector<float>* log_sum_exp = nullptr) {
   const Attend<float, SlidingWindow, Stages...> attend(one, SlidingWindow{.window = 1});
   const std::vector<float> zeros(2), values = {3, 5};
+  std::vector<float> sinks;
+  if constexpr ((... || std::is_same_v<Stages, LearnedSink>)) sinks = {2};
   HeadsView<const float> gate;
   if (!logits.empty()) gate = {logits.data(), 2, 1, 1};
   return run_attend(attend,
@@ -20,7 +22,8 @@ std::vector<float> row_that_sees_nothing(const std::vector<float>& logits,
                      .k = {zeros.data(), 2, 1, 1},
                      .v = {values.data(), 2, 1, 1},
                      .gate_logits = gate,
-                     .offset = 1},
+                     .offset = 1,
+                     .sinks = sinks},
                     log_sum_exp);
 }
 
@@ -33,6 +36,16 @@ TEST(MaskBug, FullyMaskedRowIsZero) {
   EXPECT_FALSE(std::signbit(out[1]));
   EXPECT_EQ(log_sum_exp[0], 0);
   EXPECT_EQ(log_sum_exp[1], -infinity<float>);
+}
+
+TEST(MaskBug, FullyMaskedRowIsZeroBesideASinkToo) {
+  std::vector<float> log_sum_exp;
+  const std::vector<float> out = row_that_sees_nothing<LearnedSink>({}, &log_sum_exp);
+  EXPECT_NEAR(out[0], 5 / (1 + std::exp(2.0)), 1e-6);
+  EXPECT_EQ(out[1], 0);
+  EXPECT_EQ(log_sum_exp[1], -infinity<float>);
+  // and through a gate behind it
+  EXPECT_EQ((row_that_sees_nothing<LearnedSink, Gate<at::Sdpa>>({2, 2})[1]), 0);
 }
 
 TEST(MaskBug, FullyMaskedRowGoesThroughItsGate) {

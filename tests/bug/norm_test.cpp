@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // RMSNorm: what its weight means, its eps, its range, and that it stands before the rotation.
 #include "bug/copying_layer.hpp"
+#include "gated_attention/model/qwen3_next.hpp"
 
 namespace gated_attention::test {
 namespace {
@@ -70,6 +71,22 @@ TEST(NormBug, EpsIsTheOneGiven) {
   layer.forward({{1e-3, 1e-3, 1e-3, 1e-3, 0, 0}}, {}, &log_sum_exp);
   EXPECT_NEAR(log_sum_exp[0], 2 * 0.5 / std::sqrt(2.0),
               1e-9);  // both normed rows are 0.7071068·(1, 1)
+}
+
+// The same: rms_norm_eps of the configuration reaches the layer's norms.
+TEST(NormBug, AnOpenedLayerHasTheEpsOfItsConfiguration) {
+  const auto eps_of = [](const auto& layer) {
+    std::vector<double> eps;
+    layer.stages().for_each([&](const auto& stage) {
+      if constexpr (requires { stage.eps; }) eps.push_back(stage.eps);
+    });
+    return eps;
+  };
+  const Checkpoint checkpoint(std::string(GATED_ATTENTION_TEST_DATA) + "/checkpoints/qwen3_next");
+  EXPECT_EQ(eps_of(open_qwen3_next<float>(checkpoint, 3).layer), (std::vector<double>{1e-6, 1e-6}));
+  Qwen3NextNumbers numbers = read_qwen3_next(checkpoint, 3).numbers;
+  numbers.eps = 3e-4;
+  EXPECT_EQ(eps_of(qwen3_next_attention<float>(numbers)), (std::vector<double>{3e-4, 3e-4}));
 }
 
 // meta-pytorch/torchtune#2809; vllm-project/vllm-metal#660: D = 2, w = {1, 2}, q = {1, 0}, angle 1

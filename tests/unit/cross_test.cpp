@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT
+#include <thread>
+
 #include "gated_attention/layer/gated_attention.hpp"
 #include "unit/layer_support.hpp"
 
@@ -65,6 +67,17 @@ void check_prepared() {
     layer.forward(batch, weights, context, small, {again.data(), 11, 12});
     EXPECT_EQ(y, again);
   }
+  // Several callers at a time, who share the context.
+  std::vector<std::vector<Scalar>> own(3, std::vector<Scalar>(11 * 12));
+  std::vector<std::thread> callers;
+  for (std::vector<Scalar>& to : own)
+    callers.emplace_back([&] {
+      Workspace workspace_of_its_own(layer, {.tokens = 11, .sequences = 4, .threads = 1});
+      for (int call = 0; call < 5; ++call)
+        layer.forward(batch, weights, context, workspace_of_its_own, {to.data(), 11, 12});
+    });
+  for (std::thread& caller : callers) caller.join();
+  for (const std::vector<Scalar>& to : own) EXPECT_EQ(y, to);
 }
 
 TEST(Cross, APreparedContextHasTheBitsOfOneInTheBatchInFloat) {

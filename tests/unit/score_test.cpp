@@ -87,6 +87,56 @@ TEST(Scores, AFunctionOfOnesOwnHasTheSameValueInPacketsAndInDouble) {
   check_own_function<double>();
 }
 
+/// Counts the packets of scores that reach it.
+struct Counting {
+  Index* packets = nullptr;
+
+  template <class Scalar>
+  Packet<Scalar> operator()(const ScorePlace<Scalar>&, const Packet<Scalar>& score) const {
+    ++*packets;
+    return score;
+  }
+};
+
+/// 512 keys of which the stage in question hides the last `hidden`, for each of 12 queries: the packets that a later stage sees.
+template <class Scalar, class Stage>
+Index packets_beside(Index hidden) {
+  constexpr Index tokens = 12, keys = 512;
+  Index packets = 0;
+  const Score<Counting> counting{{&packets}};
+  const Attend<Scalar, Bidirectional, Stage, Score<Counting>> layer({1, 1, 4}, counting);
+  std::vector<Scalar> rows(at(keys * 4), Scalar(0.5)), bias(at(keys));
+  const std::unique_ptr<bool[]> mask(new bool[at(keys)]);
+  for (Index s = 0; s < keys; ++s) {
+    const bool is_hidden = s >= keys - hidden;
+    bias[at(s)] = is_hidden ? -std::numeric_limits<Scalar>::infinity() : Scalar(0);
+    mask[at(s)] = !is_hidden;
+  }
+  const ScoreView<const Scalar> bias_view(bias.data(), 1, 1, keys);
+  const ScoreView<const bool> mask_view(mask.get(), 1, 1, keys);
+  AttendBatch<Scalar> batch{.q = {rows.data(), tokens, 1, 4},
+                            .k = {rows.data(), keys, 1, 4},
+                            .v = {rows.data(), keys, 1, 4}};
+  if (std::is_same_v<Stage, ScoreBias>) batch.score_bias = {&bias_view, 1};
+  if (std::is_same_v<Stage, BooleanMask>) batch.boolean_mask = {&mask_view, 1};
+  run(layer, batch);
+  return packets;
+}
+
+template <class Scalar>
+void check_skipped_blocks() {
+  const Index all = 12 * 512 / lanes<Scalar>;
+  EXPECT_EQ((packets_beside<Scalar, ScoreBias>(0)), all);
+  EXPECT_EQ((packets_beside<Scalar, ScoreBias>(256)), all / 2);
+  EXPECT_EQ((packets_beside<Scalar, BooleanMask>(256)), all / 2);
+  EXPECT_EQ((packets_beside<Scalar, BooleanMask>(512)), 0);
+}
+
+TEST(Scores, BlocksThatAStageHidesWholeAreNotComputed) {
+  check_skipped_blocks<float>();
+  check_skipped_blocks<double>();
+}
+
 TEST(Scores, AViewOfOneRowIsTheRowRepeated) {
   Problem<float> problem;
   const AttendBatch<float> plain = problem.batch<ScoreBias, BooleanMask>();

@@ -260,7 +260,8 @@ void add_score_stage(LayerPlan<Scalar>& plan, const Stage& stage) {
   } else {
     using Function = decltype(stage.function);
     entry.kind = Kind::function;
-    entry.stage.run = &run_score_function<Scalar, Function>;
+    if constexpr (scores_packets<Scalar, Stage>)
+      entry.stage.run = &run_score_function<Scalar, Function>;
     entry.stage.masks = true;
     const auto function = std::make_shared<const Function>(stage.function);
     entry.state = function;
@@ -288,7 +289,8 @@ void add_stage(LayerPlan<Scalar>& plan, Position position, const Stage& stage) {
                    : GateSource<Source>                 ? GateOrigin::features
                                                         : GateOrigin::hidden;
     entry.depth = Stage::depth(plan.shape);
-    if constexpr (GateSource<Source>) entry.features = &read_features<Scalar, Source>;
+    if constexpr (GateSource<Source> && detail::ReadsRows<Source, Scalar>)
+      entry.features = &read_features<Scalar, Source>;
     entry.bias = std::is_same_v<typename Stage::bias, Bias>       ? BiasShape::per_logit
                  : std::is_same_v<typename Stage::bias, HeadBias> ? BiasShape::per_head
                                                                   : BiasShape::none;

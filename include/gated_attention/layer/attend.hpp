@@ -162,6 +162,7 @@ class Attend {
                                                     (... && (detail::times_in<Stages, Stages...> == 1));
   static_assert(no_stage_is_written_twice, "gated_attention: two equal stages: remove one");
   static_assert(sizeof(detail::CheckedActivations<Scalar, StageList<Stages...>>) > 0);
+  static_assert(sizeof(kernel::CheckedScoreFunctions<Scalar, StageList<Stages...>>) > 0);
 
   /// Stages that have numbers are given behind the shape.
   template <class... Given>

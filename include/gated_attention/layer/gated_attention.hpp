@@ -222,6 +222,7 @@ class GatedAttention {
   static_assert(sizeof(detail::CheckedScalar<ScalarType>) > 0);
   static_assert(sizeof(detail::CheckedStages<Stages, WrittenOut>) > 0);
   static_assert(sizeof(detail::CheckedActivations<Scalar, Stages>) > 0);
+  static_assert(sizeof(kernel::CheckedScoreFunctions<Scalar, Stages>) > 0);
 
   GatedAttention(const Shape& shape, const Stages& stages)
       : stages_(detail::write_out(stages)),

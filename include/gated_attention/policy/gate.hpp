@@ -62,6 +62,9 @@ inline constexpr Index low_rank = 0;
 template <Index rank>
 inline constexpr Index low_rank<LowRank<rank>> = rank;
 
+template <class T, class Scalar>
+concept ReadsRows = requires(const Scalar* x, Index n, Scalar* features) { T::template read<Scalar>(x, n, features); };
+
 template <class T>
 inline constexpr bool is_source = OneOf<T, FromHidden, Constant> || GateSource<T>;
 template <Index channels>

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <concepts>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "gated_attention/math/functions.hpp"
 #include "gated_attention/policy/score.hpp"
 #include "gated_attention/policy/score_stage.hpp"
+#include "gated_attention/policy/stage_list.hpp"
 
 // The formulas of the stages at Scores on a row of packets. Compiled once per scalar and kind.
 
@@ -30,6 +32,30 @@ struct ScorePlace {
 };
 
 namespace kernel {
+
+/// A function of a user's on scores of Scalar.
+template <class Function, class Scalar>
+concept ScoresPackets = requires(const Function& function, const ScorePlace<Scalar>& place,
+                                 const Packet<Scalar>& score) {
+  { function(place, score) } -> std::convertible_to<Packet<Scalar>>;
+};
+
+template <class Scalar, class Stage>
+inline constexpr bool scores_packets = true;
+template <class Scalar, class Function>
+inline constexpr bool scores_packets<Scalar, Score<Function>> = ScoresPackets<Function, Scalar>;
+
+template <class Scalar, class List>
+struct CheckedScoreFunctions;
+template <class Scalar, class... Stages>
+struct CheckedScoreFunctions<Scalar, StageList<Stages...>> {
+  static constexpr bool every_score_function_takes_the_scalar =
+      (... && scores_packets<Scalar, Stages>);
+  static_assert(every_score_function_takes_the_scalar,
+                "gated_attention: a function of scores cannot be called on the layer's scalar: give it template "
+                "<class Scalar> Packet<Scalar> operator()(const ScorePlace<Scalar>& place, const Packet<Scalar>& "
+                "score) const");
+};
 
 /// `after`, but −∞ where `before` was: a masked score stays masked.
 template <class Scalar>

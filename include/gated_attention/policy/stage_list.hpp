@@ -210,6 +210,15 @@ constexpr bool takes_scalar() {
     return true;
 }
 
+/// Whether a gate's source, if it is a user's, reads rows of Scalar.
+template <class Scalar, class Stage>
+constexpr bool source_takes_scalar() {
+  if constexpr (is_gate<Stage>)
+    return !GateSource<typename Stage::source> || ReadsRows<typename Stage::source, Scalar>;
+  else
+    return true;
+}
+
 template <class Scalar, class List>
 struct CheckedActivations;
 template <class Scalar, class... Stages>
@@ -218,6 +227,10 @@ struct CheckedActivations<Scalar, StageList<Stages...>> {
   static_assert(every_activation_takes_the_scalar,
                 "gated_attention: an activation has no value or derivative on packets of the layer's scalar: make both "
                 "templates on the scalar");
+  static constexpr bool every_source_takes_the_scalar = (... && source_takes_scalar<Scalar, Stages>());
+  static_assert(every_source_takes_the_scalar,
+                "gated_attention: a source of gate logits cannot read rows of the layer's scalar: give it template "
+                "<class Scalar> static void read(const Scalar* x, Index model_dim, Scalar* features)");
 };
 
 template <class List, class WrittenOutList>

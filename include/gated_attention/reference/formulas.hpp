@@ -66,8 +66,10 @@ double activation(double z) {
     return std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z)));
   else if constexpr (std::is_same_v<Activation, TwiceSigmoid>)
     return 2 * sigmoid(z);
-  else
+  else if constexpr (the_activation_is_known_in_double)
     return Activation::reference(z);
+  else
+    return 0;
 }
 
 /// y[t, h, c] = Σ_i x[t, i] · W[h·width + c, i] + b[h·width + c]      b: [heads·width], or empty
@@ -165,7 +167,7 @@ inline void rotate(Tensor& x, const Rotation& rotation, const std::vector<Index>
 struct Visible {
   Index past = std::numeric_limits<Index>::max();    ///< keys before the query's own position
   Index future = std::numeric_limits<Index>::max();  ///< keys behind it
-  bool top_left = false;  ///< query t stands at key t; else at key t + S − T
+  bool top_left = false;  ///< query t stands at key t; else at key t + S − T, unless told otherwise
   bool prefixed = false;  ///< every query also sees the keys of its sequence's prefix
   Index kept = 0;         ///< every later query also sees so many keys from the first on
   bool in_cache = false;  ///< positions count only the keys that a query sees
@@ -277,7 +279,7 @@ struct Attention {
 inline Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const Scoring& scoring,
                         const ScoreInputs& inputs = {}, const Tensor& kept_q = {}) {
   const Index keys = k.tokens, group = q.heads / k.heads;
-  const Index shift = scoring.visible.top_left ? 0 : scoring.offset.value_or(keys - q.tokens);
+  const Index shift = scoring.offset.value_or(scoring.visible.top_left ? 0 : keys - q.tokens);
   constexpr double infinity = std::numeric_limits<double>::infinity();
   Attention result{Tensor(q.tokens, q.heads, v.width), Tensor(q.tokens, q.heads, 1),
                    Tensor(q.tokens, q.heads, 1)};
