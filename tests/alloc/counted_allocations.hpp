@@ -15,8 +15,8 @@ namespace {
 std::atomic<long> allocations{0};
 }  // namespace
 
-// The C library's own allocator, counted: whatever allocates, C or C++, comes through here. (A sanitizer brings its own,
-// and counts below are then of operator new alone.)
+// The C library's own allocator, counted: whatever allocates, C or C++, comes through here. A sanitizer brings its own,
+// which calls a hook.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define COUNTS_MALLOC 0
 #elif defined(__has_feature)
@@ -64,31 +64,13 @@ int posix_memalign(void** memory, std::size_t alignment, std::size_t size) noexc
 }
 }
 #else
-// Not inlined: g++ would take the two halves of one allocation for a mismatch.
-#define APART __attribute__((noinline))
-APART void* operator new(std::size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
-  throw std::bad_alloc();
-}
-APART void* operator new(std::size_t size, std::align_val_t alignment) {
-  ++allocations;
-  const std::size_t step = static_cast<std::size_t>(alignment);
-  if (void* memory = std::aligned_alloc(step, (size + step) / step * step)) return memory;
-  throw std::bad_alloc();
-}
-APART void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-APART void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-APART void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-APART void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
-  std::free(memory);
-}
+extern "C" int __sanitizer_install_malloc_and_free_hooks(  // NOLINT: the sanitizers' name
+    void (*allocated)(const volatile void*, std::size_t), void (*freed)(const volatile void*));
+
+namespace {
+const int hooks = __sanitizer_install_malloc_and_free_hooks(
+    [](const volatile void*, std::size_t) { ++allocations; }, [](const volatile void*) {});
+}  // namespace
 #endif
 
 namespace gated_attention::test {

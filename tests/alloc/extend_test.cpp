@@ -17,13 +17,11 @@
 #include "alloc/counted_allocations.hpp"
 #include "bitwise/running_layer.hpp"
 
-namespace {
-std::atomic<long> locks{0};
-}  // namespace
-
 #if COUNTS_MALLOC
 // The C library's locks, counted: std::mutex and its kin come through here.
 namespace {
+std::atomic<long> locks{0};
+
 template <class Lock>
 int counted_lock(Lock* lock, const char* name) {
   ++locks;
